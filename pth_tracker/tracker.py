@@ -1,0 +1,295 @@
+"""What an adapter is: the `Tracker` protocol, addresses, edits, and how adapters are found.
+
+An adapter knows its SDK and nothing of quantities or checks. It is a module registered under the entry-point group
+``pth_tracker.adapters`` that satisfies `Adapter` and imports no SDK by itself; `Adapter.open_tracker` does. Third
+parties add a tracker by registering one, without touching this package.
+
+The contract in short: adapters return raw keys and raw steps; histories are exact or refused, nothing is ever
+sampled; a run that cannot be read is a `RunError` and the others go on; what the whole tracker refuses is a
+`TrackerError`; a project that does not exist is `ProjectNotFound`; only our own marks are ever written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, Protocol, runtime_checkable
+
+from pth_tracker.errors import AdapterUnavailable, UsageError
+from pth_tracker.runs import History, RunError, RunRef, SourceRun
+
+ENTRY_POINT_GROUP: Final = "pth_tracker.adapters"
+AUDIT_RUN_NAME: Final = "pth-audit"
+"""Name (MLflow) or job type (W&B) of the one run per project that holds our own tables; never audited."""
+TAG_PREFIX: Final = "pth:"
+KEY_PREFIX: Final = "pth/"
+MARK_NAMES: Final = ("verdict", "rules", "audited_at", "version")
+"""The values an audit leaves on a run, as ``pth/verdict`` (W&B summary) or ``pth.verdict`` (MLflow tag)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Where a tracker is, without credentials: any process with the right environment can open it again."""
+
+    adapter: str
+    """The entry point's name: ``mlflow``, ``wandb``, ``files``."""
+    locations: tuple[str, ...]
+    """One URI, or one or several paths."""
+
+    def __str__(self) -> str:
+        return f"{self.adapter} at {' '.join(self.locations)}"
+
+
+_USERINFO: Final = re.compile(r"(?<=://)([^/@\s:]*)(:[^/@\s]*)?@")
+
+
+def without_credentials(uri: str) -> str:
+    """``uri`` with any password taken out, the user name kept.
+
+    >>> without_credentials("postgresql://audit:hunter2@db/mlflow")
+    'postgresql://audit@db/mlflow'
+    """
+    return _USERINFO.sub(lambda match: f"{match[1]}@" if match[1] else "", uri)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which runs to list."""
+
+    project: str = ""
+    """By name; ``""`` for a source that is no project (paths)."""
+    where: str = ""
+    """A filter in the tracker's own syntax, handed to the server as it is."""
+    since: datetime | None = None
+    """Only runs created at or after this moment (aware)."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Our own marks on one run, as they are now."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    """By bare name (see `MARK_NAMES`)."""
+    tags: frozenset[str] = frozenset()
+    """Our tags, with their prefix ``pth:``; empty on trackers without plain tags."""
+
+
+@dataclass(frozen=True)
+class MarkEdit:
+    """The smallest change that brings one run's marks to what an audit says; touches nothing but our names."""
+
+    ref: RunRef
+    run_name: str
+    set_values: Mapping[str, str] = field(default_factory=dict)
+    """By bare name."""
+    unset_values: frozenset[str] = frozenset()
+    add_tags: frozenset[str] = frozenset()
+    remove_tags: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class EditResult:
+    """What became of one edit."""
+
+    edit: MarkEdit
+    error: str = ""
+    """Why it was refused; ``""``: it was applied."""
+    skipped: str = ""
+    """Why it was left out on purpose (a run that is still running)."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What one audit leaves in the project's audit run: plain data, so that an adapter need not know an audit."""
+
+    project: str
+    audited_at: datetime
+    columns: tuple[str, ...]
+    """Of the findings table."""
+    rows: tuple[tuple[str | int | float | None, ...], ...]
+    counts: Mapping[str, int]
+    """``fail``, ``warn``, ``info``, ``not_judged``, ``runs``: logged as a history, the trend."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Short facts such as the tool's version and the verdict."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """File name to content: reports to attach."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """One opened tracker. Every method may raise `TrackerError`; none returns sampled or partial data silently."""
+
+    @property
+    def address(self) -> Address:
+        """Where it is, without credentials."""
+        ...
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be written here, as a sentence; ``""`` where it can."""
+        ...
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether runs carry plain tags (W&B), on which ``pth:...`` tags go."""
+        ...
+
+    def projects(self) -> Sequence[str]:
+        """The names of the projects or experiments."""
+        ...
+
+    def runs(self, query: Query) -> Iterator[SourceRun]:
+        """The runs of a project in the order of their creation; ``pth-audit`` runs and deleted ones are left out.
+
+        Raises:
+            ProjectNotFound: there is no such project.
+        """
+        ...
+
+    def histories(
+        self, requests: Sequence[tuple[RunRef, Collection[str] | None]]
+    ) -> Iterator[tuple[RunRef, History | RunError]]:
+        """The exact histories of the named raw metrics (None: all), in any order, one answer a request.
+
+        The adapter chooses batches and requests. A key that the run does not have is simply absent.
+        """
+        ...
+
+    def marks(self, refs: Sequence[RunRef]) -> Mapping[RunRef, Marks]:
+        """Our own marks on these runs as they are now."""
+        ...
+
+    def apply(self, edits: Sequence[MarkEdit]) -> Iterator[EditResult]:
+        """Carries out the edits, one result each; one that is refused does not stop the others."""
+        ...
+
+    def publish(self, publication: Publication) -> str:
+        """Brings the project's audit run up to date and says where it is (a URL or a name)."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections and processes; the tracker is not used afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tracker to try where the user named none."""
+
+    location: str
+    why: str
+    """Continues "chosen because": ``MLFLOW_TRACKING_URI is set``."""
+    order: int
+    """0: a local store, taken only if it holds the project; 1: a configured server; 2: stored credentials."""
+
+
+class Adapter(Protocol):
+    """The manifest of an adapter: its module, importing no SDK."""
+
+    SUMMARY: str
+    """What it reads, in a few words."""
+
+    def recognises(self, location: str) -> bool:
+        """Whether this adapter reads ``location`` (a URI or a path), by looking, without importing an SDK."""
+        ...
+
+    def candidates(self) -> Iterable[Candidate]:
+        """What the environment and the working folder offer."""
+        ...
+
+    def open_tracker(self, locations: Sequence[str]) -> Tracker:
+        """Opens the tracker at these locations (usually one).
+
+        Raises:
+            UsageError: an address that cannot be one of this adapter's.
+            AdapterUnavailable: its SDK is missing or broken.
+            TrackerError: it cannot be reached or read.
+        """
+        ...
+
+
+def adapters() -> dict[str, EntryPoint]:
+    """The registered adapters by name, none of them imported."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise UsageError(f"two adapters are installed as {point.name!r} ({other.value}, {point.value}): remove one")
+    return found
+
+
+def load_adapter(name: str) -> Adapter:
+    """The manifest of the adapter ``name``.
+
+    Raises:
+        UsageError: there is none of this name.
+        AdapterUnavailable: importing it failed.
+    """
+    found = adapters()
+    if name not in found:
+        raise UsageError(f"there is no adapter {name!r}; installed are {', '.join(found) or 'none'}")
+    try:
+        module: Adapter = found[name].load()
+    except ImportError as error:
+        raise AdapterUnavailable(f"the adapter {name!r} cannot be loaded ({error}); reinstall pth-tracker") from error
+    return module
+
+
+def open_address(address: Address) -> Tracker:
+    """Opens the tracker at ``address`` with the credentials of this process's environment."""
+    return load_adapter(address.adapter).open_tracker(address.locations)
+
+
+def adapter_for(location: str) -> str:
+    """The name of the adapter that reads ``location``.
+
+    Raises:
+        UsageError: none does.
+    """
+    name, _, rest = location.partition(":")
+    found = adapters()
+    if rest and name in found:
+        return name
+    for candidate in found:
+        if load_adapter(candidate).recognises(location):
+            return candidate
+    raise UsageError(
+        f"nothing here reads {location!r}: give an MLflow address (sqlite:///..., http://...), a W&B address "
+        "(wandb, https://...), or an existing file or folder"
+    )
+
+
+def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
+    """The tracker to audit and a sentence that says why it was chosen.
+
+    ``locations`` come from the user; without any, a local store that holds the project, then a configured server,
+    then stored W&B credentials.
+
+    Raises:
+        UsageError: the locations belong to different adapters, or nothing is configured.
+    """
+    if locations:
+        names = {location: adapter_for(location) for location in locations}
+        if len(set(names.values())) > 1:
+            listed = ", ".join(f"{location} ({name})" for location, name in names.items())
+            raise UsageError(f"one audit reads one kind of tracker, these are several: {listed}; audit them one by one")
+        name = next(iter(names.values()))
+        bare = [location.removeprefix(f"{name}:") for location in locations]
+        tracker = load_adapter(name).open_tracker(bare)
+        return tracker, f"{tracker.address}, as named"
+    offers: list[tuple[int, str, Candidate]] = []
+    for name in adapters():
+        offers += [(candidate.order, name, candidate) for candidate in load_adapter(name).candidates()]
+    for order, name, candidate in sorted(offers, key=lambda offer: offer[:2]):
+        tracker = load_adapter(name).open_tracker([candidate.location])
+        if order == 0 and project not in tracker.projects():
+            tracker.close()
+            continue
+        return tracker, f"{tracker.address}, chosen because {candidate.why}"
+    raise UsageError(
+        "no tracker is configured: name one with --tracker (sqlite:///mlflow.db, http://host:5000, wandb), "
+        "set MLFLOW_TRACKING_URI or WANDB_API_KEY, or give a path to audit"
+    )

@@ -1,0 +1,128 @@
+"""The design file's schema: what a comparison is meant to be, stated by its author."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pth_tracker.values import canonical_value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _as_tuple(raw: Any) -> Any:
+    return (raw,) if isinstance(raw, str) else raw
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+"""One name, or a list of them."""
+
+
+class ArmSelector(_Strict):
+    """Which runs belong to an arm: all that is given has to hold."""
+
+    name: Names = ()
+    """Patterns of run names (``grpo-*``); any of them."""
+    group: Names = ()
+    tag: Names = ()
+    job_type: Names = ()
+    config: Mapping[str, Any] = {}
+    """Dotted key to value."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> ArmSelector:
+        if not (self.name or self.group or self.tag or self.job_type or self.config):
+            raise ValueError("an arm needs a name, group, tag, job_type or config to select its runs by")
+        return self
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The configuration values in canonical form."""
+        return {key: canonical_value(value) for key, value in self.config.items()}
+
+
+class MeanOver(_Strict):
+    """A score that is the mean over a last stretch of updates."""
+
+    mean_over: int = Field(ge=1)
+    """Length of the window, in updates."""
+
+
+class Metric(_Strict):
+    """The score on which arms are compared."""
+
+    key: str
+    higher_is_better: bool = True
+    at: Literal["last", "best"] | MeanOver = "last"
+
+
+class Stress(_Strict):
+    """The setting along which the comparison is made harder."""
+
+    key: str
+
+
+class Age(_Strict):
+    """The designed age of each update's data."""
+
+    expected: str
+    """An expression over ``update``, which counts from 0."""
+
+
+class Claim(_Strict):
+    """One sentence of the paper and what it means for the runs."""
+
+    text: str
+    expect: Mapping[str, Any]
+
+
+class Ignore(_Strict):
+    """Findings that the author knows of and accepts, with the reason."""
+
+    rule: str
+    arms: Names = ()
+    """Only findings on these arms; empty: on any."""
+    runs: Names = ()
+    """Only findings on runs whose names match; empty: on any."""
+    reason: str = Field(min_length=3)
+
+
+class RuleSettings(_Strict):
+    """Thresholds and levels."""
+
+    kl_tolerance: float = Field(default=0.05, gt=0)
+    """Nats per token above which the sampler counts as lagging."""
+    levels: Mapping[str, Literal["fail", "warn", "info", "off"]] = {}
+    """Rule to the level it is given instead of its own."""
+
+
+class Design(_Strict):
+    """What a comparison is meant to be. Everything may be left out; what is left out is inferred."""
+
+    arms: Mapping[str, ArmSelector] = {}
+    baseline: str = ""
+    vary: Names = ()
+    replicate: Names = ()
+    metric: Metric | None = None
+    task: Names = ()
+    benchmarks: Names = ()
+    stress: Stress | None = None
+    age: Age | None = None
+    tie_margin: float | None = Field(default=None, gt=0)
+    """In the metric's unit."""
+    pairing: Literal["required", "sensible"] = "sensible"
+    claims: tuple[Claim, ...] = ()
+    ignore: tuple[Ignore, ...] = ()
+    rules: RuleSettings = RuleSettings()
+    source: str = ""
+    """Where it comes from, as shown: the file's name or ``command line``; set by the loader."""
+
+    @model_validator(mode="after")
+    def _baseline_is_an_arm(self) -> Design:
+        if self.baseline and self.arms and self.baseline not in self.arms:
+            raise ValueError(f"baseline {self.baseline!r} is none of the arms {', '.join(self.arms)}")
+        return self

@@ -1,0 +1,1 @@
+"""What frameworks call things: quantities and roles, one readable file a framework."""

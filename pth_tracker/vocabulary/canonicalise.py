@@ -1,0 +1,175 @@
+"""Raw metrics and configurations as quantities and roles: where the vocabulary meets one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pth_tracker.runs import Floats, History, Ints, Run
+from pth_tracker.values import MISSING, Maybe
+from pth_tracker.vocabulary.detect import find_keys, matches_any
+from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release
+from pth_tracker.vocabulary.load import Candidate, Framework, Vocabulary
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity of one run: the logged values with what they mean."""
+
+    quantity: str
+    key: str
+    """The raw metric that holds it."""
+    step: Ints
+    """``(n,)``, strictly increasing."""
+    values: Floats
+    """``(n,)``, in the quantity's sign and unit; non-finite where a non-finite value was logged."""
+    meaning: Candidate
+    decimals: int | None = None
+    """The fixed number of decimals it was printed with; None: full precision."""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def exact_zeros(self) -> bool:
+        """Whether a 0 in it is an exact zero."""
+        return self.decimals is None and self.meaning.zero == "exact"
+
+
+class Reading:
+    """One run through its vocabulary: roles from the configuration, series from the history.
+
+    Nothing in it needs the history but `series`, so that designs are inferred from the listing alone.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, run: Run, history: History | None = None) -> None:
+        self.vocabulary = vocabulary
+        self.run = run
+        self.history = history
+        self._series: dict[str, Series | None] = {}
+
+    @property
+    def framework(self) -> Framework:
+        """The run's framework."""
+        return self.vocabulary.frameworks[self.run.framework]
+
+    @cached_property
+    def roles(self) -> Mapping[str, Any]:
+        """Role to value; a role that the configuration does not tell is absent."""
+        found: dict[str, Any] = {}
+        for name, role in self.framework.roles.items():
+            lens = Lens(self.run.config, self.run.version, found)
+            if role.python:
+                value = FUNCTIONS[role.python](lens)
+            elif role.expr:
+                value = self._expression(role.expr, found)
+            else:
+                held = [self.run.config[key] for key in role.keys if key in self.run.config]
+                value = held[0] if held else (MISSING if role.default is None else role.default)
+            if value is not MISSING:
+                found[name] = value
+        return found
+
+    def _expression(self, expression: str, roles: Mapping[str, Any]) -> Maybe:
+        from pth_tracker.expressions import ExpressionError, evaluate
+
+        lens = Lens(self.run.config, self.run.version, roles)
+        try:
+            value: Maybe = evaluate(expression, roles, {"cfg": lens.cfg, "has": lens.has})
+        except ExpressionError:
+            return MISSING  # a role it stands on is missing
+        return value
+
+    def role(self, name: str) -> Any:
+        """The role's value, or `MISSING`."""
+        return self.roles.get(name, MISSING)
+
+    @cached_property
+    def seed(self) -> EffectiveSeed:
+        """What orders the run's training data, as it takes effect."""
+        rule = self.framework.data_seed
+        lens = Lens(self.run.config, self.run.version, {})
+        if rule.python:
+            found: EffectiveSeed = FUNCTIONS[rule.python](lens)
+            return found
+        key = next((key for key in rule.keys if key in self.run.config), rule.keys[0] if rule.keys else "")
+        given = self.run.get(key) if key else MISSING
+        if rule.uncontrolled:
+            return EffectiveSeed(None, False, given, key, rule.uncontrolled)
+        for inert in rule.inert:
+            if self._expression(inert.when, self.roles) is True:
+                return EffectiveSeed(inert.order, False, given, key, inert.why)
+        if given is not MISSING and given is not None:
+            return EffectiveSeed(str(given), True, given, key)
+        state = "absent" if given is MISSING else "null"
+        if rule.default is not None:
+            return EffectiveSeed(str(rule.default), False, given, key, f"{key} is {state} and counts as {rule.default}")
+        return EffectiveSeed(rule.absent or None, False, given, key, f"{key} is {state}" if key else "no seed is known")
+
+    def candidates(self, quantity: str) -> Iterable[Candidate]:
+        """What may hold the quantity in this run, by release and roles."""
+        for candidate in self.vocabulary.candidates(self.run.framework, quantity):
+            if candidate.versions and not _within(self.run.version, candidate.versions):
+                continue
+            if candidate.when and self._expression(candidate.when, self.roles) is not True:
+                continue
+            yield candidate
+
+    def raw_keys(self, quantity: str) -> tuple[str, ...]:
+        """The raw metrics of this run that may hold the quantity, in order of preference."""
+        available = self.run.metric_keys
+        found = (key for one in self.candidates(quantity) for key in find_keys(one.key, available))
+        return tuple(dict.fromkeys(found))
+
+    def series(self, quantity: str) -> Series | None:
+        """The quantity's series from the first candidate with a logged value; None where there is none."""
+        if quantity not in self._series:
+            self._series[quantity] = self._find_series(quantity)
+        return self._series[quantity]
+
+    def _find_series(self, quantity: str) -> Series | None:
+        if self.history is None:
+            return None
+        held = frozenset(self.history.values)
+        for candidate in self.candidates(quantity):
+            for key in find_keys(candidate.key, held):
+                step, values = self.history.series(key)
+                if not len(step) or (candidate.zero == "not_computed" and not np.any(values != 0)):
+                    continue
+                signed = -values if candidate.sign < 0 else values
+                return Series(quantity, key, step, signed, candidate, self.history.decimals.get(key))
+        return None
+
+    def is_bookkeeping(self, key: str) -> bool:
+        """Whether the configuration key cannot change a result."""
+        return matches_any(key, self.framework.bookkeeping)
+
+    def is_soft(self, key: str) -> bool:
+        """Whether the configuration key changes speed, not meaning."""
+        return matches_any(key, self.framework.soft)
+
+    def is_derived(self, key: str) -> bool:
+        """Whether the configuration key is computed at run time."""
+        return matches_any(key, self.framework.derived)
+
+    def is_seed(self, key: str) -> bool:
+        """Whether the configuration key holds a seed, of the data order or of anything else."""
+        return key in self.framework.data_seed.keys or matches_any(key, self.framework.other_seeds)
+
+
+def _within(version: str | None, bounds: str) -> bool:
+    own = release(version)
+    if not own:
+        return True  # an unknown release rules nothing out
+    for bound in bounds.split(","):
+        text = bound.strip()
+        operator = "".join(c for c in text if c in "<>=!")
+        limit = release(text[len(operator) :])
+        holds = {"<": own < limit, "<=": own <= limit, ">": own > limit, ">=": own >= limit, "==": own == limit}
+        if not holds.get(operator, False):
+            return False
+    return True

@@ -1,0 +1,230 @@
+"""Roles that need more than an expression: version tables and arithmetic over a framework's configuration.
+
+Each function takes a `Lens` and returns a role's value, or `MISSING` where the configuration does not tell. The facts
+are those of the frameworks' sources at the named releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pth_tracker.values import MISSING, Maybe, Value
+
+
+def release(version: str | None) -> tuple[int, ...]:
+    """A release as a tuple that compares; an unknown one compares below all."""
+    parts = []
+    for part in (version or "").split("."):
+        if not part.isdigit():
+            break
+        parts.append(int(part))
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A configuration as vocabulary functions see it."""
+
+    config: Mapping[str, Value]
+    version: str | None = None
+    roles: Mapping[str, Any] = field(default_factory=dict)
+    """The roles read so far."""
+
+    def cfg(self, key: str, default: Any = None) -> Any:
+        """The value at ``key``, or ``default`` where it is absent or None."""
+        value = self.config.get(key)
+        return default if value is None else value
+
+    def get(self, key: str) -> Maybe:
+        """The value at ``key``, or `MISSING`."""
+        return self.config.get(key, MISSING)
+
+    def has(self, prefix: str) -> bool:
+        """Whether any key is ``prefix`` or lies below it."""
+        return any(key == prefix or key.startswith(f"{prefix}.") for key in self.config)
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        """The value at ``key`` where it is a number (no bool), else ``default``."""
+        value = self.config.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return default
+        return float(value)
+
+    def at_least(self, version: str) -> bool:
+        """Whether the release is known and at least ``version``."""
+        own = release(self.version)
+        return bool(own) and own >= release(version)
+
+
+@dataclass(frozen=True)
+class EffectiveSeed:
+    """What orders one run's training data, as it takes effect."""
+
+    order: str | None = None
+    """The order's identity in words (``43``, ``the default order``); None: nothing controls it, or it is unknown."""
+    acts: bool = False
+    """Whether another seed would have given another order."""
+    given: Maybe = MISSING
+    """The value of the configuration's data seed."""
+    key: str = ""
+    """The key that holds it, or would."""
+    why: str = ""
+    """Why the seed does not act, where it does not."""
+
+
+def _section(lens: Lens, *names: str) -> bool:
+    return any(lens.has(name) for name in names)
+
+
+def verl_version(lens: Lens) -> str | None:
+    """The earliest release whose configuration has these keys; between releases of git it is the nearest."""
+    if not _section(lens, "actor_rollout_ref"):
+        return None
+    correction = "algorithm.rollout_correction"
+    signs: tuple[tuple[str, bool], ...] = (
+        ("0.9.0", _section(lens, "trainer.use_v1", "skip")),
+        ("0.8.0", _section(lens, "distillation")),
+        ("0.7.1", _section(lens, "reward", "sandbox_fusion")),
+        ("0.6.1", lens.has(f"{correction}.use_policy_gradient")),
+        ("0.7.0", lens.has(f"{correction}.loss_type")),
+        ("0.6.1", lens.has(correction)),
+        ("0.6.0", lens.has("algorithm.rollout_is_threshold")),
+        ("0.5.0", lens.has("trainer.use_legacy_worker_impl")),
+        ("0.4.1", lens.has("actor_rollout_ref.rollout.calculate_log_probs")),
+        ("0.4.0", lens.has("actor_rollout_ref.actor.loss_agg_mode")),
+    )
+    return next((version for version, seen in signs if seen), "0.3.0")
+
+
+def verl_data_order(lens: Lens) -> EffectiveSeed:
+    """What orders the prompts: ``data.seed`` where shuffling is on and no sampler of the user's own replaces it.
+
+    Up to 0.6.0 an absent seed counts as 1; from 0.6.1 on a null one leaves the generator at its default, which is a
+    fixed order and no random one.
+    """
+    key = "data.seed"
+    given = lens.get(key)
+    if lens.get("data.shuffle") is False:
+        return EffectiveSeed("the file's order", False, given, key, "data.shuffle is False")
+    sampler = lens.get("data.sampler.class_path")
+    if isinstance(sampler, str) and sampler:
+        return EffectiveSeed(None, False, given, key, f"the sampler {sampler} decides the order")
+    if given is not MISSING and given is not None:
+        return EffectiveSeed(str(given), True, given, key)
+    if lens.at_least("0.6.1"):
+        return EffectiveSeed(
+            "the default order", False, given, key, f"{key} is {'absent' if given is MISSING else 'null'}"
+        )
+    return EffectiveSeed("1", False, given, key, f"{key} is absent and counts as 1")
+
+
+def verl_pi_old(lens: Lens) -> Maybe:
+    """``sampler`` where the ratio's denominator is the rollout's log-probability, else ``learner``."""
+    if lens.cfg("algorithm.rollout_correction.bypass_mode") is True:
+        return "sampler"
+    legacy = lens.at_least("0.6.1") and not lens.at_least("0.8.0")
+    if legacy and lens.cfg("actor_rollout_ref.actor.use_rollout_log_probs") is True:
+        return "sampler"
+    if lens.cfg("trainer.v1.trainer_mode") == "separate_async":
+        return "learner at the start of a cycle"
+    return "learner" if lens.has("actor_rollout_ref.actor") else MISSING
+
+
+def verl_updates_per_batch(lens: Lens) -> Maybe:
+    """``ppo_epochs * ceil(train_batch_size / ppo_mini_batch_size)``, both in prompts.
+
+    Fully asynchronous trainers take ``ppo_epochs * async_training.require_batches``.
+    """
+    actor = "actor_rollout_ref.actor"
+    epochs = lens.number(f"{actor}.ppo_epochs", 1.0)
+    required = lens.number("async_training.require_batches")
+    batch = lens.number("data.train_batch_size")
+    mini = lens.number(f"{actor}.ppo_mini_batch_size")
+    if epochs is None:
+        return MISSING
+    if required is not None and not batch:
+        return round(epochs * required)
+    if not batch or not mini or not (math.isfinite(batch) and math.isfinite(mini)) or mini <= 0:
+        return MISSING
+    return round(epochs * math.ceil(batch / mini))
+
+
+def verl_clip_not_testable(lens: Lens) -> Maybe:
+    """The loss in use where a clip fraction of 0 says nothing by its definition, else False."""
+    mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
+    if mode in ("sapo", "gpg", "kl_cov", "dro"):
+        return str(mode)
+    if lens.cfg("algorithm.rollout_correction.loss_type") == "reinforce" and verl_pi_old(lens) == "sampler":
+        return "reinforce"
+    if lens.cfg("algorithm.rollout_correction.use_policy_gradient") is True:
+        return "policy gradient without a ratio"
+    return False
+
+
+def verl_correction(lens: Lens) -> Maybe:
+    """The importance weight or rejection against the sampler that is active, in words; ``none``."""
+    block = "algorithm.rollout_correction"
+    active = [
+        f"{name}={lens.cfg(f'{block}.{name}')}" for name in ("rollout_is", "rollout_rs") if _on(lens, block, name)
+    ]
+    if lens.cfg("algorithm.rollout_is") is True and lens.get("algorithm.rollout_is_threshold") not in (None, MISSING):
+        active.append("rollout_is")
+    for key in ("actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.imp_ratio_cap"):
+        cap = lens.number(key)
+        if cap is not None and cap > 0:
+            active.append(f"{key.rsplit('.', 1)[1]}={cap:g}")
+    if active and lens.cfg("actor_rollout_ref.rollout.calculate_log_probs", True) is False:
+        return "none"  # without the rollout's log-probabilities the correction silently does nothing
+    return ", ".join(active) or "none"
+
+
+def _on(lens: Lens, block: str, name: str) -> bool:
+    return lens.get(f"{block}.{name}") not in (None, MISSING, False, "")
+
+
+def verl_staleness(lens: Lens) -> Maybe:
+    """By how many updates the sampler may lag by design; released verl's synchronous trainer has no such key."""
+    interval = lens.number("trainer.sync_interval")
+    if interval is not None:
+        return int(interval) if interval > 1 else 0
+    mode = lens.cfg("trainer.v1.trainer_mode")
+    if mode in ("separate_async", "colocate_async"):
+        return int(lens.number("trainer.v1.sampler.max_off_policy_threshold", 8.0) or 0)
+    if lens.has("async_training"):
+        threshold = lens.number("async_training.staleness_threshold", 0.0) or 0.0
+        sync = lens.number("async_training.trigger_parameter_sync_step", 1.0) or 1.0
+        return max(1, math.ceil(threshold)) if threshold > 0 else (int(sync) if sync > 1 else 0)
+    return MISSING
+
+
+def verl_normaliser(lens: Lens) -> Maybe:
+    """The effective normaliser of the policy loss, which is not always the declared one."""
+    mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
+    declared = lens.cfg("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
+    if mode == "sapo" or (mode == "gspo" and not lens.at_least("0.9.1")):
+        return "seq-mean-token-mean"
+    if mode == "geo_mean":
+        return "seq-mean"
+    if declared == "seq-mean-token-sum-norm":
+        scale = lens.get("actor_rollout_ref.actor.loss_scale_factor")
+        return f"{declared}, scale {scale}" if scale not in (None, MISSING) else str(declared)
+    return str(declared)
+
+
+FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
+    function.__name__: function
+    for function in (
+        verl_version,
+        verl_data_order,
+        verl_pi_old,
+        verl_updates_per_batch,
+        verl_clip_not_testable,
+        verl_correction,
+        verl_staleness,
+        verl_normaliser,
+    )
+}
+"""By the names that vocabulary files use."""

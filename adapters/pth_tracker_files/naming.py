@@ -1,0 +1,21 @@
+"""Names for runs that have none but their place in a folder tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def names_below(paths: Sequence[Path]) -> dict[Path, str]:
+    """Each path as text relative to the deepest folder above all of them (``CartPole/PPO/seed10``)."""
+    if not paths:
+        return {}
+    whole = {path: os.path.abspath(path) for path in paths}
+    root = os.path.commonpath([os.path.dirname(text) for text in whole.values()])
+    return {path: as_text(os.path.relpath(text, root)).replace(os.sep, "/") for path, text in whole.items()}
+
+
+def as_text(name: str | Path) -> str:
+    """A file's name as valid text; bytes that are no UTF-8 are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")

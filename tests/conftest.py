@@ -1,0 +1,140 @@
+"""Fixtures shared by all tests: real servers and stores, started once a session and only where a test asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public runs, from PTH_TRACKER_SHARED_DATA or beside the repository; skips where it is absent."""
+    named = os.environ.get("PTH_TRACKER_SHARED_DATA")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no shared data in {folder} (PTH_TRACKER_SHARED_DATA)")
+    return folder
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class MlflowServer:
+    """A real `mlflow server` and the store behind it."""
+
+    uri: str
+    store_uri: str
+    store: Path
+    artifacts: Path
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow store of the installed schema, to be copied: making the schema takes seconds."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow-template") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def mlflow_sqlite(mlflow_template: Path, tmp_path: Path) -> Path:
+    """A fresh MLflow store of the test's own."""
+    path = tmp_path / "mlflow.db"
+    shutil.copyfile(mlflow_template, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """One real MLflow server for all tests; each makes experiments of its own."""
+    folder = tmp_path_factory.mktemp("mlflow-server")
+    store, artifacts = folder / "mlflow.db", folder / "artifacts"
+    shutil.copyfile(mlflow_template, store)
+    port = free_port()
+    server = MlflowServer(f"http://127.0.0.1:{port}", f"sqlite:///{store}", store, artifacts)
+    options = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    options += ["--backend-store-uri", server.store_uri, "--artifacts-destination", str(artifacts)]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", *options],
+            stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_for(f"{server.uri}/health", process, folder / "log.txt")
+            yield server
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 180) -> None:
+    """Returns once ``url`` answers; fails with the server's log where it does not."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    pytest.fail(f"the server at {url} did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A private PostgreSQL cluster's address, its password included; skips where PostgreSQL is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(p) for p in [shutil.which("initdb")] if p]
+    if not found:
+        pytest.skip("PostgreSQL is not installed (no initdb)")
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # initdb refuses root
+        runuser = shutil.which("runuser")
+        if not runuser or subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode:
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        as_user = [runuser, "-u", "postgres", "--"]
+    folder = Path("/tmp", f"pth-postgres-{os.getpid()}")  # short: a socket's path is limited to 107 bytes
+    folder.mkdir()
+    try:
+        (folder / "password").write_text("s3cret-word\n")
+        shutil.chown(folder, "postgres") if as_user else None
+        port, bins = free_port(), found[-1].parent
+        run: Callable[..., object] = lambda *command: subprocess.run(  # noqa: E731
+            [*as_user, *map(str, command)], check=True, capture_output=True, cwd=folder
+        )
+        data = folder / "data"
+        run(bins / "initdb", "-D", data, "-U", "audit", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}", "-N")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        run(bins / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
+        try:
+            yield f"postgresql://audit:s3cret-word@127.0.0.1:{port}/postgres"
+        finally:
+            run(bins / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,51 @@
+"""Renderers: each turns an `Audit` into one kind of text and does nothing else; loaded only when used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from pth_tracker.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from pth_tracker.model import Audit
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of report: its name, the suffix of its files and the function that makes it."""
+
+    name: str
+    suffix: str
+    module: str
+    function: str
+    """``function(audit, status=ExitCode | None) -> str``."""
+
+
+FORMATS: Final = (
+    Format("text", ".txt", "pth_tracker.render.terminal", "format_file"),
+    Format("json", ".json", "pth_tracker.render.json_v1", "to_json"),
+)
+"""Every format there is, by name and by suffix unique."""
+
+
+def format_of(path: PurePath) -> Format:
+    """The format that the suffix of ``path`` asks for.
+
+    Raises:
+        UsageError: no format has this suffix.
+    """
+    for one in FORMATS:
+        if path.suffix.lower() == one.suffix:
+            return one
+    known = ", ".join(f"{one.suffix} ({one.name})" for one in FORMATS)
+    raise UsageError(f"cannot tell a report format from the name {str(path)!r}: give it one of the suffixes {known}")
+
+
+def render(audit: Audit, chosen: Format, status: ExitCode | None = None) -> str:
+    """The report on ``audit`` in the format ``chosen``, ending in a newline."""
+    make: Callable[..., str] = getattr(import_module(chosen.module), chosen.function)
+    return make(audit, status=status)

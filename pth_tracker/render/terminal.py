@@ -1,0 +1,387 @@
+"""An audit as text that reads well at 80 columns, in a terminal and in a pipe; colour only repeats what words say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pth_tracker.errors import ExitCode
+from pth_tracker.model import (
+    CHECK_TITLES,
+    LEVELS,
+    Audit,
+    Basis,
+    Finding,
+    Level,
+    Outcome,
+    Report,
+    WriteBack,
+)
+from pth_tracker.render.evidence import redacted
+from pth_tracker.render.text import EXIT_WORDS, compact_names, counted, safe_text, wrap
+from pth_tracker.tracker import without_credentials
+from pth_tracker.values import show_value
+
+_SGR: Final = {"FAIL": "1;31", "WARN": "33", "INFO": "36", "PASS": "32", "bold": "1"}
+_INDENT: Final = " " * 6
+_LABEL_WIDTH: Final = 10
+_DECLARED_BY: Final = {
+    "arms": "--arm NAME=GLOB",
+    "vary": "--vary KEY",
+    "replicate": "--replicate KEY",
+    "metric": "--metric KEY",
+    "higher_is_better": "metric.higher_is_better in a design file",
+    "baseline": "baseline in a design file",
+    "task": "task in a design file",
+    "stress": "stress in a design file",
+}
+MAX_ARMS: Final = 12
+"""More arms than this are only counted, except with ``verbose``."""
+
+
+def format_file(audit: Audit, status: ExitCode | None = None) -> str:
+    """The report as it stands in a text file: 100 columns, everything listed, no colour."""
+    return format_audit(audit, width=100, verbose=True, status=status)
+
+
+def format_audit(
+    audit: Audit,
+    *,
+    width: int = 80,
+    color: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+    status: ExitCode | None = None,
+) -> str:
+    """The whole report, ending in a newline.
+
+    Args:
+        audit: What to report.
+        width: Columns to fill; names longer than that are never broken.
+        color: Whether to add ANSI colours.
+        quiet: Only findings that fail or warn, runs that could not be read, and the closing line.
+        verbose: Every run, arm and rule by name, and the evidence behind each finding.
+        status: The exit status that the command ends with, said in the closing line.
+    """
+    page = _Page(width, color, verbose)
+    levels = (Level.FAIL, Level.WARN) if quiet else LEVELS
+    if not quiet:
+        _headline(page, audit)
+        _design(page, audit)
+    for level in levels:
+        for finding in sorted(audit.by_level(level), key=_finding_order):
+            _finding(page, audit, finding)
+    if not quiet:
+        _explained(page, audit)
+        _ignored(page, audit)
+        _not_judged(page, audit)
+        _passed(page, audit)
+        _not_counted(page, audit)
+    _errors(page, audit)
+    if not quiet:
+        _notes(page, audit)
+    if audit.write_back is not None and (not quiet or audit.write_back.errors):
+        _written(page, audit.write_back)
+    _closing(page, audit, status)
+    return page.text()
+
+
+def format_report(report: Report, levels: Sequence[Level] = LEVELS, color: bool = False) -> str:
+    """A bare report (of a library call, of ``pth-tracker verl``) as text: subject, findings by level then check."""
+    page = _Page(80, color, False)
+    shown = sorted((f for f in report.findings if f.level in levels and f.counts), key=_finding_order)
+    if report.subject:
+        page.add(page.paint(safe_text(report.subject), "bold"))
+    for finding in shown:
+        level = finding.level.upper()
+        first, *more = wrap(f"{_named(finding)}: {finding.title}", page.width, _INDENT, f"{level}  ")
+        page.add(page.level(finding) + first[len(level) :], *more)
+        if finding.detail:
+            page.add(*wrap(finding.detail, page.width, _INDENT))
+        if finding.remedy:
+            page.add(*page.labelled("remedy", finding.remedy))
+    failed, warned = len(report.by_level(Level.FAIL)), len(report.by_level(Level.WARN))
+    page.add(f"{failed} failed, {counted(warned, 'warning')}" if failed or warned else page.paint("passed", "PASS"))
+    return page.text().rstrip("\n")
+
+
+def format_plan(write_back: WriteBack, width: int = 80) -> str:
+    """Every edit of a write-back, one line or a few each, for people who want to see it before it happens."""
+    lines: list[str] = []
+    for edit in write_back.planned:
+        steps = [f"set {name}={value}" for name, value in edit.set.items()]
+        steps += [f"unset {name}" for name in edit.unset]
+        steps += [f"add tag {tag}" for tag in edit.add_tags] + [f"remove tag {tag}" for tag in edit.remove_tags]
+        lines += wrap(f"{edit.run} ({edit.run_id}): " + "; ".join(steps), width, "    ", "  ")
+    return "\n".join([f"{counted(len(write_back.planned), 'planned edit')}{':' if lines else ''}", *lines]) + "\n"
+
+
+class _Page:
+    """Lines under construction, with the width and the colours in force."""
+
+    def __init__(self, width: int, color: bool, verbose: bool) -> None:
+        self.width = max(width, 40)
+        self.color = color
+        self.verbose = verbose
+        self._lines: list[str] = []
+
+    def add(self, *lines: str) -> None:
+        self._lines += [line.rstrip() for line in lines]
+
+    def gap(self) -> None:
+        if self._lines and self._lines[-1]:
+            self._lines.append("")
+
+    def text(self) -> str:
+        return "\n".join(self._lines).rstrip("\n") + "\n"
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if self.color else text
+
+    def level(self, finding: Finding) -> str:
+        return self.paint(finding.level.upper(), finding.level.upper())
+
+    def heading(self, text: str) -> None:
+        self.gap()
+        self.add(*(self.paint(line, "bold") for line in wrap(text, self.width, "  ", "")))
+
+    def labelled(self, label: str, text: str, indent: str = _INDENT) -> list[str]:
+        return wrap(text, self.width, indent + " " * _LABEL_WIDTH, f"{indent}{label:<{_LABEL_WIDTH}}")
+
+    def item(self, text: str) -> None:
+        self.add(*wrap(text, self.width, "    ", "  "))
+
+    def names(self, names: Iterable[str]) -> str:
+        return compact_names(names, None if self.verbose else 8)
+
+
+def _finding_order(finding: Finding) -> tuple[int, int, str]:
+    return finding.level.rank, finding.check, finding.rule
+
+
+def _named(finding: Finding) -> str:
+    known = f"{finding.check}: {CHECK_TITLES[finding.check]}" if finding.check in CHECK_TITLES else f"{finding.check}"
+    name, *slug = [text for text in (finding.tag, finding.rule) if text] or [""]
+    facts = [*slug, f"check {known}", *(["inferred"] if finding.basis is Basis.INFERRED else [])]
+    return f"{name} [{', '.join(facts)}]".lstrip()
+
+
+def _headline(page: _Page, audit: Audit) -> None:
+    subject = f"project {audit.project}" if audit.project else audit.subject or "these runs"
+    word, style, reason = _verdict(audit)
+    lines = wrap(f"{word}: {reason}" if reason else word, page.width, "  ", "")
+    page.add(page.paint(lines[0][: len(word)], style) + lines[0][len(word) :], *lines[1:])
+    tracker = ""
+    if audit.address is not None:
+        places = " ".join(without_credentials(place) for place in audit.address.locations)
+        tracker = f" in {audit.chosen or f'{audit.address.adapter} at {places}'}"
+    when = f", audited {audit.audited_at:%Y-%m-%d %H:%M %Z}" if audit.audited_at else ""
+    page.add(*wrap(f"{counted(len(audit.runs), 'run')} of {subject}{tracker}{when}", page.width, "  ", ""))
+
+
+def _verdict(audit: Audit) -> tuple[str, str, str]:
+    """The verdict in one word, its colour, and the reason in a few words."""
+    failed, warned = audit.by_level(Level.FAIL), audit.by_level(Level.WARN)
+    judged = any(entry.outcome is not Outcome.NOT_JUDGED for entry in audit.coverage) or audit.findings
+    if failed:
+        return "FAILED", "FAIL", _by_name(failed)
+    if not judged:
+        return "NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below"
+    if warned:
+        return "PASSED WITH WARNINGS", "WARN", _by_name(warned)
+    return "PASSED", "PASS", "no check failed or warned"
+
+
+def _by_name(findings: Iterable[Finding]) -> str:
+    """``Idle Clip on 3 runs, lost-seed on 1 run``: bugs by name, other rules by slug."""
+    runs: dict[str, set[str]] = {}
+    for finding in sorted(findings, key=lambda finding: (not finding.tag, *_finding_order(finding))):
+        name = finding.tag or finding.rule or finding.title
+        runs.setdefault(name, set()).update(finding.blames)
+    return ", ".join(f"{name} on {counted(len(keys), 'run')}" if keys else name for name, keys in runs.items())
+
+
+def _design(page: _Page, audit: Audit) -> None:
+    design = audit.design
+    page.heading(f"Design in force{f' ({design.source})' if design.source else ''}")
+    arms = [
+        f"{arm}: {counted(len(keys), 'run')}{' (baseline)' if arm == design.baseline else ''}"
+        for arm, keys in design.arms.items()
+    ]
+    more = len(arms) - MAX_ARMS
+    if more > 0 and not page.verbose:
+        arms = [*arms[:MAX_ARMS], f"{more} more arms"]
+    metric = ""
+    if design.metric:
+        direction = "higher is better" if design.higher_is_better else "lower is better"
+        metric = f"{design.metric} ({design.at}, {direction})"
+    rows = {
+        "arms": "; ".join(arms) or "none recognised",
+        "vary": ", ".join(design.vary),
+        "replicate": ", ".join(design.replicate),
+        "metric": metric,
+        "task": ", ".join(design.task),
+        "stress": design.stress,
+    }
+    for name, text in rows.items():
+        if text:
+            mark = f" [inferred; {_DECLARED_BY[name]} declares it]" if name in design.inferred else ""
+            page.add(*page.labelled(name, text + mark, "  "))
+    if "baseline" in design.inferred and design.baseline:
+        page.add(
+            *page.labelled("baseline", f"{design.baseline} [inferred; {_DECLARED_BY['baseline']} declares it]", "  ")
+        )
+    if design.tie_margin is not None:
+        page.add(*page.labelled("margin", f"differences within {design.tie_margin:g} are a tie", "  "))
+    for note in design.notes:
+        page.item(note)
+
+
+def _finding(page: _Page, audit: Audit, finding: Finding) -> None:
+    page.gap()
+    level = finding.level.upper()
+    first, *more = wrap(_named(finding), page.width, _INDENT, f"{level}  ")
+    page.add(f"{page.level(finding)}{page.paint(first[len(level) :], 'bold')}", *more)
+    page.add(*wrap(finding.title, page.width, _INDENT))
+    if finding.arms:
+        page.add(*page.labelled("arms", compact_names(finding.arms)))
+    if finding.blames:
+        page.add(*page.labelled("blames", page.names(audit.label(key) for key in finding.blames)))
+    others = [key for key in finding.runs if key not in finding.blames]
+    if others:
+        label = "involves" if finding.blames else "runs"
+        page.add(*page.labelled(label, page.names(audit.label(key) for key in others)))
+    if finding.detail:
+        page.add(*wrap(finding.detail, page.width, _INDENT))
+    if page.verbose:
+        for key, value in redacted(finding.evidence).items():
+            page.add(*wrap(f"{key} = {show_value(value, 200)}", page.width, _INDENT + "  ", _INDENT))
+    if finding.remedy:
+        page.add(*page.labelled("remedy", finding.remedy))
+
+
+def _explained(page: _Page, audit: Audit) -> None:
+    explained: dict[str, dict[str, None]] = {}
+    for finding in audit.findings:
+        if finding.because_of:
+            explained.setdefault(finding.because_of, {})[finding.rule or finding.title] = None
+    if explained:
+        page.heading("Explained by another finding, not counted")
+        for cause, rules in explained.items():
+            page.item(f"explained by {cause}: {', '.join(rules)}")
+
+
+def _ignored(page: _Page, audit: Audit) -> None:
+    ignored = [finding for finding in audit.findings if finding.ignored and not finding.because_of]
+    if ignored:
+        page.heading(f"Ignored by the design: {counted(len(ignored), 'finding')}")
+        for finding in ignored:
+            runs = page.names(audit.label(key) for key in finding.blames or finding.runs)
+            where = f" on {runs}" if runs else ""
+            page.item(f"{finding.rule} ({finding.level}){where}: {finding.title}; reason: {finding.ignored}")
+
+
+def _not_judged(page: _Page, audit: Audit) -> None:
+    groups: dict[tuple[tuple[str, ...], str], tuple[dict[str, None], dict[str, None]]] = {}
+    for entry in audit.not_judged:
+        rules, subjects = groups.setdefault((entry.missing, entry.remedy), ({}, {}))
+        rules[entry.rule] = None
+        subjects[entry.subject] = None
+    if not groups:
+        return
+    page.heading(f"Not judged: {counted(len({entry.rule for entry in audit.not_judged}), 'rule')}")
+    for (missing, remedy), (rules, subjects) in groups.items():
+        lacking = f"; missing {', '.join(name.replace('|', ' or ') for name in missing)}" if missing else ""
+        page.item(f"{', '.join(rules)} on {compact_names(subjects, None if page.verbose else 3)}{lacking}")
+        if remedy:
+            page.add(*wrap(remedy, page.width, "    "))
+
+
+def _passed(page: _Page, audit: Audit) -> None:
+    outcomes: dict[str, set[Outcome]] = {}
+    for entry in audit.coverage:
+        outcomes.setdefault(entry.rule, set()).add(entry.outcome)
+    passed = [
+        rule
+        for rule, seen in outcomes.items()
+        if Outcome.PASSED in seen and seen <= {Outcome.PASSED, Outcome.NOT_JUDGED}
+    ]
+    if passed:
+        page.heading(f"Passed: {counted(len(passed), 'rule')}")
+        page.item(", ".join(passed))
+
+
+def _not_counted(page: _Page, audit: Audit) -> None:
+    reasons: dict[str, list[str]] = {}
+    for run in audit.runs.values():
+        if not run.counted:
+            reasons.setdefault(run.why_not or "no reason given", []).append(run.label)
+    if reasons:
+        page.heading(f"Not counted in comparisons: {counted(sum(map(len, reasons.values())), 'run')}")
+        for reason, labels in reasons.items():
+            page.item(f"{page.names(labels)}: {reason}")
+
+
+def _errors(page: _Page, audit: Audit) -> None:
+    if audit.errors:
+        page.heading(f"Could not be read: {counted(len(audit.errors), 'run')}")
+        for error in audit.errors:
+            page.item(f"{error.name or error.ref.run_id}: {error.message}")
+
+
+def _notes(page: _Page, audit: Audit) -> None:
+    by_note: dict[str, list[str]] = {}
+    for run in audit.runs.values():
+        for note in run.notes:
+            by_note.setdefault(note, []).append(run.label)
+    if audit.notes or by_note:
+        page.heading("Notes")
+        for note in audit.notes:
+            page.item(note)
+        for note, labels in by_note.items():
+            page.item(f"{page.names(labels)}: {note}")
+
+
+def _written(page: _Page, write_back: WriteBack) -> None:
+    runs = counted(len({edit.run_id for edit in write_back.planned}), "run")
+    changes = _changes(write_back)
+    if write_back.refused:
+        page.heading(f"Nothing written: {write_back.refused}")
+    elif not write_back.applied:
+        page.heading(f"Dry run, nothing written; would change {runs}{changes}")
+    elif write_back.planned:
+        page.heading(f"Written: marks of {runs}{changes}")
+    else:
+        page.heading("Nothing to write: all marks are up to date")
+    if write_back.published:
+        page.item(f"audit run: {write_back.published}")
+    for skipped in write_back.skipped:
+        page.item(f"left out: {skipped}")
+    for error in write_back.errors:
+        page.item(f"refused: {error}")
+
+
+def _changes(write_back: WriteBack) -> str:
+    verdicts = Counter(edit.set["verdict"] for edit in write_back.planned if "verdict" in edit.set)
+    cleared = sum("verdict" in edit.unset for edit in write_back.planned)
+    words = [f"{number} {verdict}" for verdict, number in verdicts.items()]
+    words += [f"{cleared} cleared"] if cleared else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _closing(page: _Page, audit: Audit, status: ExitCode | None) -> None:
+    counts = audit.counts
+    apart = sum(not finding.counts for finding in audit.findings)
+    words = [
+        f"{counts['fail']} failed",
+        counted(counts["warn"], "warning"),
+        f"{counts['info']} for information",
+        f"{counts['not_judged']} not judged",
+        *([f"{apart} explained or ignored"] if apart else []),
+        *([f"{counted(counts['errors'], 'run')} unreadable"] if counts["errors"] else []),
+        counted(counts["runs"], "run"),
+    ]
+    ending = f"; exit status {int(status)}: {EXIT_WORDS[status].replace('`', '')}" if status is not None else ""
+    page.gap()
+    page.add(*wrap(", ".join(words) + ending, page.width, "  ", ""))

@@ -98,7 +98,7 @@ def format_report(report: Report, levels: Sequence[Level] = LEVELS, color: bool 
         first, *more = wrap(f"{_named(finding)}: {finding.title}", page.width, _INDENT, f"{level}  ")
         page.add(page.level(finding) + first[len(level) :], *more)
         if finding.detail:
-            page.add(*wrap(finding.detail, page.width, _INDENT))
+            page.add(*wrap(finding.detail, page.width, _INDENT, newlines=True))
         if finding.remedy:
             page.add(*page.labelled("remedy", finding.remedy))
     failed, warned = len(report.by_level(Level.FAIL)), len(report.by_level(Level.WARN))
@@ -253,7 +253,7 @@ def _finding(page: _Page, audit: Audit, finding: Finding) -> None:
         label = "involves" if finding.blames else "runs"
         page.add(*page.labelled(label, page.names(audit.label(key) for key in others)))
     if finding.detail:
-        page.add(*wrap(finding.detail, page.width, _INDENT))
+        page.add(*wrap(finding.detail, page.width, _INDENT, newlines=True))
     if page.verbose:
         for key, value in redacted(finding.evidence).items():
             page.add(*wrap(f"{key} = {show_value(value, 200)}", page.width, _INDENT + "  ", _INDENT))

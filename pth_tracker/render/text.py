@@ -91,13 +91,14 @@ def _stem(name: str) -> str:
     return name[:cut] if cut >= 3 and tail and not set("{}, ") & set(tail) else ""
 
 
-def wrap(text: str, width: int, indent: str = "", first: str | None = None) -> list[str]:
+def wrap(text: str, width: int, indent: str = "", first: str | None = None, *, newlines: bool = False) -> list[str]:
     """``text`` as harmless lines of at most ``width`` columns where its words allow; names are never broken.
 
-    Every line starts with ``indent``, the first with ``first`` where given; line feeds in ``text`` stay breaks.
+    Every line starts with ``indent``, the first with ``first`` where given; with ``newlines`` line feeds in ``text``
+    stay breaks.
     """
     lines: list[str] = []
-    for paragraph in safe_text(text, newlines=True).split("\n"):
+    for paragraph in safe_text(text, newlines=newlines).split("\n"):
         start = indent if lines or first is None else first
         lines += textwrap.wrap(
             paragraph,

@@ -41,7 +41,7 @@ def test_wrapping_never_breaks_a_name() -> None:
     name = "actor_rollout_ref.rollout." + "x" * 60
     assert wrap(f"set {name} now", 40, "  ") == ["  set", f"  {name}", "  now"]
     assert wrap("", 40, "  ", "- ") == ["-"]
-    assert wrap("one\n\ntwo", 40, "    ", "  ") == ["  one", "", "    two"]
+    assert wrap("one\n\ntwo", 40, "    ", "  ", newlines=True) == ["  one", "", "    two"]
 
 
 def test_counted() -> None:

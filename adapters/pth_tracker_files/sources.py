@@ -22,7 +22,7 @@ from pth_tracker.runs import History, RunError, RunRef, SourceRun
 HEAD_BYTES: Final = 1 << 16
 """How much of a file `Source.claims` is handed."""
 
-SOURCES: Final[tuple[str, ...]] = ("mlruns", "tensorboard", "trainer_state", "tables")
+SOURCES: Final[tuple[str, ...]] = ("mlruns", "tensorboard", "trainer_state", "jsonl", "verl_log", "tables")
 """Modules of this package, each satisfying `Source`; most specific first."""
 
 

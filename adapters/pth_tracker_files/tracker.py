@@ -1,0 +1,240 @@
+"""The tracker over files: finds the runs under the given paths, reads each once, and writes nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from pth_tracker.errors import NothingSelected, ProjectNotFound, UsageError
+from pth_tracker.runs import History, RunError, RunRef, SourceRun
+from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
+from pth_tracker_files.discover import Discovery, discover, expand, kinds, source_of
+from pth_tracker_files.naming import as_text
+from pth_tracker_files.sources import LoadedRun, Source, read_head, ref_for
+
+READ_ONLY: Final = "log files are only read: nothing can be written back to them"
+PARALLEL_BYTES: Final = 20 << 20
+"""From so many bytes on, files are read by several processes."""
+
+
+class FilesTracker:
+    """Runs in log files, event files and tables; satisfies `pth_tracker.tracker.Tracker`.
+
+    A run that was listed has been read, and its arrays are kept; a tracker opened elsewhere (by a worker) reads only
+    the files it is asked for.
+    """
+
+    has_tags = False
+
+    def __init__(self, locations: Sequence[str]) -> None:
+        self.address = Address("files", tuple(locations))
+        self.read_only = READ_ONLY
+        self.notes: tuple[str, ...] = ()
+        """What was seen and left out, known once the runs have been listed."""
+        self._paths = [pair for location in locations for pair in expand(location)]
+        self._loaded: dict[RunRef, LoadedRun | RunError] = {}
+        self._listed = False
+
+    def projects(self) -> Sequence[str]:
+        """None: files have no projects."""
+        return ()
+
+    def runs(self, query: Query) -> Iterator[SourceRun]:
+        """All runs under the paths, in the order of the paths; those that cannot be read as well, with a note.
+
+        Raises:
+            ProjectNotFound: a project was asked for.
+            UsageError: a filter was given.
+            NothingSelected: there is no run.
+        """
+        if query.project:
+            raise ProjectNotFound(f"files have no projects: leave out {query.project!r} and name files or folders")
+        if query.where:
+            raise UsageError("files have no filter language: leave --where out and choose by paths or --select")
+        self._list()
+        named = _with_unique_names(list(self._loaded.values()))
+        self._loaded = {_ref(loaded): loaded for loaded in named}
+        for loaded in named:
+            run = loaded.run if isinstance(loaded, LoadedRun) else _unread(loaded)
+            if query.since is None or _changed_since(run.ref, query.since):
+                yield run
+
+    def _list(self) -> None:
+        if self._listed:
+            return
+        found = discover(self._paths)
+        self.notes = tuple(found.notes)
+        if not found.groups and not found.errors:
+            places = ", ".join(dict.fromkeys(as_text(path) for path, _ in self._paths[:5]))
+            seen = f" ({'; '.join(found.notes[:3])})" if found.notes else ""
+            raise NothingSelected(f"no run was found in {places}: looked for {kinds()}{seen}")
+        self._loaded = {_ref(loaded): loaded for loaded in _load(found)}
+        self._listed = True
+
+    def histories(
+        self, requests: Sequence[tuple[RunRef, Collection[str] | None]]
+    ) -> Iterator[tuple[RunRef, History | RunError]]:
+        """The histories asked for, from what has been read or by reading just these files."""
+        self._load_only([ref for ref, _ in requests if ref not in self._loaded])
+        for ref, keys in requests:
+            loaded = self._loaded.get(ref)
+            if loaded is None:
+                loaded = RunError(ref, as_text(Path(ref.run_id).stem), f"{as_text(ref.run_id)} is not there any more")
+            yield ref, loaded if isinstance(loaded, RunError) else _chosen(loaded.history, keys)
+
+    def _load_only(self, refs: Sequence[RunRef]) -> None:
+        whole = False
+        for ref in refs:
+            path = Path(ref.run_id)
+            if not os.path.lexists(path):
+                path = Path(ref.run_id.rpartition("#")[0])
+            try:
+                source = source_of(path, b"" if path.is_dir() else read_head(path))
+            except OSError as error:
+                message = f"{as_text(path)} cannot be read: {error.strerror or error}"
+                self._loaded[ref] = RunError(ref, as_text(path.stem), message)
+                continue
+            if source is not None and source.SEPARATE:
+                self._loaded |= {_ref(loaded): loaded for loaded in _load_path(source, [path])}
+            else:
+                whole = True
+        if whole:
+            self._list()
+
+    def marks(self, refs: Sequence[RunRef]) -> Mapping[RunRef, Marks]:
+        """No marks: files carry none."""
+        return {ref: Marks() for ref in refs}
+
+    def apply(self, edits: Sequence[MarkEdit]) -> Iterator[EditResult]:
+        """Refuses every edit."""
+        return (EditResult(edit, error=READ_ONLY) for edit in edits)
+
+    def publish(self, publication: Publication) -> str:
+        """Refuses.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(READ_ONLY)
+
+    def close(self) -> None:
+        """Lets go of what has been read."""
+        self._loaded, self._listed = {}, False
+
+
+def _ref(loaded: LoadedRun | RunError) -> RunRef:
+    return loaded.run.ref if isinstance(loaded, LoadedRun) else loaded.ref
+
+
+def _unread(error: RunError) -> SourceRun:
+    return SourceRun(error.ref, error.name, notes=(error.message,))
+
+
+def _changed_since(ref: RunRef, since: datetime) -> bool:
+    """Whether the file was written at or after ``since``: one last written before was not created after it."""
+    try:
+        path = Path(ref.run_id)
+        state = (path if os.path.lexists(path) else Path(ref.run_id.rpartition("#")[0])).stat()
+    except OSError:
+        return True
+    return datetime.fromtimestamp(state.st_mtime, UTC) >= since
+
+
+def _chosen(history: History, keys: Collection[str] | None) -> History:
+    """The history of some metrics, on the union of their own steps."""
+    if keys is None or all(key in keys for key in history.values):
+        return history
+    points = {key: history.series(key) for key in keys if key in history.values}
+    return replace(History.from_points(points, history.decimals), conflicts=history.conflicts)
+
+
+def _with_unique_names(loaded: Sequence[LoadedRun | RunError]) -> list[LoadedRun | RunError]:
+    """The same with the folders above prepended to names that occur more than once, as far as needed."""
+    names = [item.run.name if isinstance(item, LoadedRun) else item.name for item in loaded]
+    folders = [list(Path(os.path.abspath(_ref(item).run_id)).parts[1:-1]) for item in loaded]
+    while True:
+        shared = {name for name, count in Counter(names).items() if count > 1}
+        grown = False
+        for index, name in enumerate(names):
+            if name in shared and folders[index]:
+                names[index] = f"{as_text(folders[index].pop())}/{name}"
+                grown = True
+        if not grown:
+            break
+    return [
+        replace(item, run=replace(item.run, name=name)) if isinstance(item, LoadedRun) else replace(item, name=name)
+        for item, name in zip(loaded, names, strict=True)
+    ]
+
+
+def _load(found: Discovery) -> Iterator[LoadedRun | RunError]:
+    """All runs found, in the order of discovery; large sets of files are read by several processes."""
+    parallel = _loaded_in_parallel([(source, path) for source, path in found.paths if source.SEPARATE])
+    for source, paths in found.groups:
+        if not source.SEPARATE:
+            yield from _load_path(source, paths)
+            continue
+        for path in paths:
+            yield from parallel[path] if path in parallel else _load_path(source, [path])
+    yield from found.errors
+
+
+def _load_path(source: Source, paths: Sequence[Path]) -> list[LoadedRun | RunError]:
+    try:
+        return list(source.load(paths))
+    except Exception as error:  # A file that breaks its reader is one unreadable run, and the others go on.
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{error}" or type(error).__name__
+        return [
+            RunError(ref_for(path), as_text(path.stem), f"{as_text(path)} cannot be read: {reason}") for path in paths
+        ]
+
+
+def _load_named(module: str, path: Path) -> list[LoadedRun | RunError]:
+    source: Source = import_module(module)
+    return _load_path(source, [path])
+
+
+def _loaded_in_parallel(work: Sequence[tuple[Source, Path]]) -> dict[Path, list[LoadedRun | RunError]]:
+    """What several processes read, by path; empty where one process does as well, or none can be started."""
+    sizes = {path: _size(path) for _, path in work}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    within_worker = multiprocessing.parent_process() is not None or multiprocessing.current_process().daemon
+    if cores < 2 or len(work) < 2 or sum(sizes.values()) < PARALLEL_BYTES or within_worker:
+        return {}
+    # Forking costs nothing and is safe where this is the only Python thread; the threads of native libraries idle.
+    forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if forks else "spawn")
+    results: dict[Path, list[LoadedRun | RunError]] = {}
+    pool = ProcessPoolExecutor(min(cores, len(work)), mp_context=context)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            futures: dict[Path, Future[list[LoadedRun | RunError]]] = {
+                path: pool.submit(_load_named, str(getattr(source, "__name__", "")), path)
+                for source, path in sorted(work, key=lambda item: -sizes[item[1]])
+            }
+        for path, future in futures.items():
+            results[path] = future.result()
+    except (BrokenProcessPool, OSError):
+        return results
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return results
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

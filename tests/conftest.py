@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,3 +139,33 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             run(bins / "pg_ctl", "-D", data, "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+DemoRuns = dict[str, tuple[dict[str, Any], dict[int, dict[str, float]]]]
+"""Run name to its resolved nested configuration and its metrics by step."""
+
+
+def train_in_memory(*, repaired: bool) -> DemoRuns:
+    """The demo's six runs, trained and kept in memory."""
+    from pth_tracker.demo import MemorySink, run_demo
+
+    sinks: list[MemorySink] = []
+
+    def make_sink() -> MemorySink:
+        sinks.append(MemorySink())
+        return sinks[-1]
+
+    run_demo(make_sink, repaired=repaired)
+    return {sink.name: (sink.config, sink.history) for sink in sinks}
+
+
+@pytest.fixture(scope="session")
+def demo_runs() -> DemoRuns:
+    """The demo as launched: an idle clip in arm grpo, a lost seed in arm tis, three labels each."""
+    return train_in_memory(repaired=False)
+
+
+@pytest.fixture(scope="session")
+def repaired_demo_runs() -> DemoRuns:
+    """The demo with its harness mended: arms ppo-clip and tis, three data seeds each."""
+    return train_in_memory(repaired=True)

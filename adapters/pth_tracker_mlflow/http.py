@@ -1,0 +1,114 @@
+"""Requests to an MLflow server, through MLflow's own helper: its authentication, certificates and retries."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from typing import Any, Final
+
+from pth_tracker.errors import TrackerError
+from pth_tracker_mlflow import sdk
+from pth_tracker_mlflow.address import Store
+
+API: Final = "/api/2.0/mlflow"
+AJAX: Final = "/ajax-api/2.0/mlflow"
+_FIRST: Final = {"max_retries": 1, "backoff_factor": 0.5, "backoff_jitter": 0.0, "timeout": 15}
+_RETRIES: Final = {"max_retries": 3, "backoff_factor": 1.0}
+_CREDENTIALS: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+
+
+class Refused(TrackerError):
+    """A request that the server answered, with something other than what was asked for."""
+
+    def __init__(self, message: str, status: int, code: str, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status."""
+        self.code = code
+        """MLflow's error code, such as ``RESOURCE_DOES_NOT_EXIST``; ``""`` where it gives none."""
+        self.reason = reason
+        """What the server says, cleaned."""
+
+
+class Server:
+    """An MLflow server that answers; any number of threads may call it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        sdk.load()
+        self.check()
+
+    def check(self) -> None:
+        """Asks for almost nothing, with little patience: a server that is away is told within seconds."""
+        self._call("POST", f"{API}/experiments/search", first=True, json={"max_results": 1})
+
+    def get(self, path: str, params: object, base: str = API) -> dict[str, Any]:
+        """The answer to a GET of ``path`` with these query parameters."""
+        return self._call("GET", base + path, params=params)
+
+    def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
+        """The answer to a POST of ``body``."""
+        return self._call("POST", API + path, json=body)
+
+    @cached_property
+    def _credentials(self) -> Any:
+        from mlflow.utils.credentials import get_default_host_creds
+
+        return get_default_host_creds(self.store.uri)  # type: ignore[no-untyped-call]
+
+    def _call(self, method: str, endpoint: str, first: bool = False, **content: object) -> dict[str, Any]:
+        from mlflow.exceptions import MlflowException
+        from mlflow.utils.rest_utils import http_request
+
+        chosen = "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in os.environ
+        options: dict[str, Any] = dict(_FIRST) if first else {} if chosen else dict(_RETRIES)
+        try:
+            response = http_request(  # type: ignore[no-untyped-call]
+                self._credentials, endpoint, method, raise_on_status=False, **options, **content
+            )
+        except MlflowException as error:
+            raise TrackerError(f"{self.store.address} cannot be reached: {self._why(error)}") from None
+        if response.status_code != 200:
+            raise self._refused(response.status_code, response.text, endpoint)
+        try:
+            answer = json.loads(response.content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise TrackerError(f"{self.store.address} does not answer as an MLflow server does: check the address")
+        return answer
+
+    def _refused(self, status: int, text: str, endpoint: str) -> Refused:
+        code, reason = "", text
+        try:
+            told = json.loads(text)
+            if isinstance(told, dict):
+                code, reason = str(told.get("error_code", "")), str(told.get("message", ""))
+        except ValueError:
+            pass
+        reason = "" if reason.lstrip().startswith("<") else self.store.scrub(reason)
+        told = f": {reason}" if reason else ""
+        where = self.store.address
+        if status == 401:
+            sentence = f"{where} asks for credentials (401): {_CREDENTIALS}"
+        elif status == 403:
+            sentence = f"{where} does not allow this (403){told}"
+        elif status == 404 and not code:
+            sentence = f"{where} knows no {endpoint} (404): it is no MLflow server, or the address lacks a path"
+        else:
+            sentence = f"{where} failed ({status}){told}"
+        return Refused(sentence, status, code, reason)
+
+    def _why(self, error: BaseException) -> str:
+        """The innermost reason of a failed connection, in a few words."""
+        inner: BaseException = error
+        seen: set[int] = set()
+        while id(inner) not in seen:
+            seen.add(id(inner))
+            nested = getattr(inner, "reason", None)
+            arguments = [item for item in inner.args if isinstance(item, BaseException)]
+            following = nested if isinstance(nested, BaseException) else arguments[0] if arguments else None
+            inner = following or inner.__cause__ or inner.__context__ or inner
+        strerror = getattr(inner, "strerror", None)
+        return self.store.scrub(strerror or inner, 160)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from pth_tracker.runs import RunError, RunRef
@@ -150,13 +151,15 @@ class Branch:
 
 
 FACTS: Final[Mapping[str, str]] = {
-    "config": "a resolved configuration: log it with the run",
-    "score": "a score: name the metric with --metric",
-    "declared_vary": "a field meant to vary: name it with --vary or in a design file",
-    "two_arms": "a comparison: two arms with runs, named with --arm or in a design file",
-    "two_runs": "two runs in one arm at one setting",
-    "comparable_pairs": "two arms that ran the same task at the same setting",
-    "seed_label": "a seed in the run's name, or a data seed in its configuration",
+    "config": "log the resolved configuration with the run",
+    "score": "name the metric with --metric",
+    "exact_zeros": "log the clip fraction at full precision: this release prints three decimals",
+    "testable_clip": "nothing: the loss in use has no clip whose fraction could be tested for zero",
+    "seed_label": "put the seed into the run's name, or the data seed into its configuration",
+    "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
+    "declared_vary": "name the field that is meant to vary with --vary or in a design file",
+    "two_runs": "run an arm more than once",
+    "comparable_pairs": "name two arms that ran the same task with --arm or in a design file",
 }
 """What a branch may name beside quantities and roles, with what would make it available."""
 
@@ -200,6 +203,27 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What examining one run needs to know of the audit: frozen and picklable, never the design itself."""
+
+    rules: tuple[str, ...]
+    """Slugs of the rules of run scope to judge."""
+    quantities: tuple[str, ...]
+    """What to read: the union of the rules' needs and what the report shows."""
+    metric: str = ""
+    """The score's raw name as the design writes it."""
+    higher_is_better: bool = True
+    at: str | int = "last"
+    """``last``, ``best``, or the length in updates of the window over which the score is averaged."""
+    kl_tolerance: float = 0.05
+    """Nats per token above which a sampler counts as lagging."""
+    stress: str = ""
+    """The configuration key of the design's stress axis, which declares a lag where it is above 1."""
+    vocabularies: tuple[Path, ...] = ()
+    """The user's own vocabulary files."""
+
+
+@dataclass(frozen=True)
 class NotJudged:
     """A rule that could not judge a subject, what it lacked, and what would make it judgeable."""
 
@@ -212,8 +236,6 @@ class NotJudged:
     remedy: str
     runs: tuple[str, ...] = ()
     """Keys of the runs concerned."""
-    counts: bool = True
-    """Whether the rule was to be judged at all in this audit: ``--strict`` looks at these."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +246,8 @@ class Coverage:
     check: int
     subject: str
     outcome: Outcome
-    runs: int
-    """How many runs it covers."""
+    runs: tuple[str, ...]
+    """Keys of the runs it covers."""
     branches: tuple[str, ...] = ()
     """The branches of its needs that were met."""
     unmet: tuple[str, ...] = ()

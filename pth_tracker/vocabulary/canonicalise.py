@@ -12,7 +12,7 @@ import numpy as np
 from pth_tracker.runs import Floats, History, Ints, Run
 from pth_tracker.values import MISSING, Maybe
 from pth_tracker.vocabulary.detect import find_keys, matches_any
-from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release
+from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release, seed_text
 from pth_tracker.vocabulary.load import Candidate, Framework, Vocabulary
 
 
@@ -104,10 +104,11 @@ class Reading:
             if self._expression(inert.when, self.roles) is True:
                 return EffectiveSeed(inert.order, False, given, key, inert.why)
         if given is not MISSING and given is not None:
-            return EffectiveSeed(str(given), True, given, key)
+            return EffectiveSeed(seed_text(given), True, given, key)
         state = "absent" if given is MISSING else "null"
         if rule.default is not None:
-            return EffectiveSeed(str(rule.default), False, given, key, f"{key} is {state} and counts as {rule.default}")
+            why = f"{key} is {state} and counts as {rule.default}"
+            return EffectiveSeed(seed_text(rule.default), False, given, key, why)
         return EffectiveSeed(rule.absent or None, False, given, key, f"{key} is {state}" if key else "no seed is known")
 
     def candidates(self, quantity: str) -> Iterable[Candidate]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pth_tracker.values import MISSING, Maybe, Value
+from pth_tracker.values import MISSING, Maybe, Value, show_value
 
 
 def release(version: str | None) -> tuple[int, ...]:
@@ -75,6 +75,13 @@ class EffectiveSeed:
     """Why the seed does not act, where it does not."""
 
 
+def seed_text(value: Maybe) -> str:
+    """A seed as text: ``43`` for 43 and 43.0 alike."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return show_value(value)
+
+
 def _section(lens: Lens, *names: str) -> bool:
     return any(lens.has(name) for name in names)
 
@@ -113,7 +120,7 @@ def verl_data_order(lens: Lens) -> EffectiveSeed:
     if isinstance(sampler, str) and sampler:
         return EffectiveSeed(None, False, given, key, f"the sampler {sampler} decides the order")
     if given is not MISSING and given is not None:
-        return EffectiveSeed(str(given), True, given, key)
+        return EffectiveSeed(seed_text(given), True, given, key)
     if lens.at_least("0.6.1"):
         return EffectiveSeed(
             "the default order", False, given, key, f"{key} is {'absent' if given is MISSING else 'null'}"
@@ -200,6 +207,19 @@ def verl_staleness(lens: Lens) -> Maybe:
     return MISSING
 
 
+def refresh_interval(lens: Lens) -> Maybe:
+    """By how many updates the sampler may lag, by the names in general use: an interval above 1, or an age above 0."""
+    for key in ("trainer.sync_interval", "sync_interval"):
+        interval = lens.number(key)
+        if interval is not None:
+            return int(interval) if interval > 1 else 0
+    for key in ("max_staleness", "staleness", "async_steps"):
+        age = lens.number(key)
+        if age is not None:
+            return math.ceil(age) if age > 0 else 0
+    return MISSING
+
+
 def verl_normaliser(lens: Lens) -> Maybe:
     """The effective normaliser of the policy loss, which is not always the declared one."""
     mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
@@ -217,6 +237,7 @@ def verl_normaliser(lens: Lens) -> Maybe:
 FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
     function.__name__: function
     for function in (
+        refresh_interval,
         verl_version,
         verl_data_order,
         verl_pi_old,

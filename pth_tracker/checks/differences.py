@@ -1,0 +1,240 @@
+"""Check 2, configuration: what is meant to vary varies, and what is meant to be fixed is the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pth_tracker.design.comparison import Cell, Comparison, Member, Pair, differing_keys, shown_values
+from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
+from pth_tracker.values import MISSING, all_same, is_secret, same_value, value_key
+
+FEW_FIELDS: Final = 3
+"""Inferred arms of single runs are compared only where they differ in at most so many fields."""
+SHOWN: Final = 6
+"""Fields that a title or detail names at most."""
+
+
+def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Iterator[Finding]:
+    """A field that is meant to vary is the same in all arms.
+
+    What it does: looks up every field of ``vary`` in the resolved configuration of every run.
+
+    Why it matters: a treatment that never reached the code makes two arms one, and their difference noise.
+
+    How it decides: the field has one value, or is absent, in all runs of all arms.
+
+    Example: ``--vary algorithm.rollout_correction.rollout_is`` where all runs resolve to null.
+
+    Remedy: look for the override in the launch script; the key may be misspelt or overwritten later.
+
+    Configuration: ``vary`` in the design, ``--vary``.
+
+    References: T. Pan, Probe the Harness, arXiv 2610.02911, check 2.
+    """
+    members = [member for group in comparison.arms.values() for member in group]
+    if len(comparison.arms) < 2:
+        return
+    treated = tuple(member.key for member in members if member.arm != comparison.in_force.baseline)
+    for key in comparison.in_force.vary:
+        values = [member.run.get(key) for member in members]
+        if not all_same(values):
+            continue
+        absent = values[0] is MISSING
+        state = "is in no run's configuration" if absent else f"is {shown_values(members, key)} in every arm"
+        yield Finding(
+            2,
+            Level.FAIL,
+            f"{key} is meant to vary and {state}",
+            f"All {len(members)} runs of {', '.join(comparison.arms)} resolve to it: the treatment did not reach them.",
+            {"key": key, "value": "absent" if absent else _shown(key, members)},
+            basis=Basis.DECLARED,
+            runs=tuple(member.key for member in members),
+            blames=treated,
+            arms=tuple(comparison.arms),
+            remedy=f"look for {key} in the launch: it may be misspelt, or overwritten later",
+        )
+
+
+def _shown(key: str, members: Sequence[Member]) -> str:
+    return "(redacted)" if is_secret(key, members[0].reading.framework.secrets) else shown_values(members, key)
+
+
+def _fixed_values(members: Sequence[Member], keys: Sequence[str]) -> dict[str, Any]:
+    """The keys on which all members agree, with that value."""
+    return {
+        key: members[0].run.get(key)
+        for key in keys
+        if all(same_value(members[0].run.get(key), member.run.get(key)) for member in members[1:])
+    }
+
+
+def _differences(pair: Pair) -> tuple[list[str], list[str]]:
+    """The fields that set the pair's arms apart: those of the experiment, and the seed fields, each sorted."""
+    comparison = pair.comparison
+    sides = [[m for cells in pair.cells for m in cells[place].members if m.run.config] for place in (0, 1)]
+    if not all(sides):
+        return [], []
+    keys = [
+        key
+        for key in comparison.compared_keys([*sides[0], *sides[1]])
+        if key not in comparison.in_force.task and key != comparison.stress_key
+    ]
+    left, right = (_fixed_values(side, keys) for side in sides)
+    apart = [
+        key
+        for key in keys
+        if key in left
+        and key in right
+        and not same_value(left[key], right[key])
+        and not _own_name(left[key], sides[0])
+        and not _own_name(right[key], sides[1])
+    ]
+    seeds = [key for key in apart if sides[0][0].reading.is_seed(key)]
+    several = all(len(side) > 1 for side in sides)
+    replicate = set(comparison.design.replicate)
+    fields = [key for key in apart if key not in seeds and key not in replicate]
+    return fields, [key for key in seeds if several and key not in replicate]
+
+
+def _own_name(value: Any, members: Sequence[Member]) -> bool:
+    return isinstance(value, str) and any(value in (member.run.name, member.key) for member in members)
+
+
+def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
+    """Two arms differ in a field that is not meant to vary.
+
+    What it does: compares the resolved configurations of the arms, field by field.
+
+    Why it matters: whatever else differs between the arms may be what made the difference.
+
+    How it decides: the field is constant within each arm and differs between them; it is not in ``vary`` or
+    ``replicate``, and is no bookkeeping, derived or soft field, task or stress key. Without ``vary`` nothing was said
+    to be fixed, and the differences are listed for information; inferred arms are compared only where each has two
+    runs that count, or where they differ in at most three fields.
+
+    Example: ``actor.optim.lr`` 1e-6 in one arm and 2e-6 in the other.
+
+    Remedy: run the arms with one value, or declare the field in ``vary`` and say so in the claim.
+
+    Configuration: ``vary`` and ``replicate`` in the design.
+
+    References: T. Pan, Probe the Harness, arXiv 2610.02911, check 2.
+    """
+    comparison = pair.comparison
+    fields, seeds = _differences(pair)
+    declared = bool(comparison.in_force.vary)
+    fields = [key for key in fields if key not in comparison.in_force.vary]
+    if not comparison.arms_declared and len(fields) > FEW_FIELDS:
+        if any(len(pair.side(first)) < 2 for first in (True, False)):
+            return
+    for kind, keys in (("field", fields), ("seed", seeds)):
+        if not keys:
+            continue
+        shown = [f"{key}: {_values(pair, key, True)} against {_values(pair, key, False)}" for key in keys[:SHOWN]]
+        more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+        named = ", ".join(keys[:2]) + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")
+        yield Finding(
+            2,
+            Level.WARN if declared else Level.INFO,
+            f"{pair.a} and {pair.b} differ in {named}",
+            "; ".join(shown) + more + ("; not declared to vary." if declared else "."),
+            {"kind": kind, "fields": keys},
+            basis=Basis.DECLARED if declared and comparison.arms_declared else Basis.INFERRED,
+            runs=tuple(member.key for member in pair.members),
+            arms=(pair.a, pair.b),
+            remedy="run both arms with one value, or declare the field with --vary" if declared else "",
+        )
+
+
+def _values(pair: Pair, key: str, first: bool) -> str:
+    members = [member for cells in pair.cells for member in cells[0 if first else 1].members]
+    return _shown(key, members)
+
+
+def judge_drift_within_arm(cell: Cell, met: frozenset[str]) -> Iterator[Finding]:
+    """Runs of one arm differ in a field that is neither their seed nor bookkeeping.
+
+    What it does: compares the resolved configurations of the runs within a cell.
+
+    Why it matters: an arm whose runs differ is several settings under one name, and its spread is not that of the
+    seed.
+
+    How it decides: a field other than replicate, seed, bookkeeping, derived, soft, task and stress ones has several
+    values in one cell. The runs with the rarer value are blamed, or all where no value is the common one.
+
+    Example: one of three ``grpo`` runs has ``kl_loss_coef`` 0.01.
+
+    Remedy: run it again with the arm's value, or make it an arm of its own.
+
+    Configuration: ``replicate`` in the design.
+
+    References: T. Pan, Probe the Harness, arXiv 2610.02911, check 2.
+    """
+    comparison = cell.comparison
+    members = [member for member in cell.members if member.run.config]
+    if len(members) < 2:
+        return
+    compared = set(comparison.compared_keys(members))
+    aside = {*comparison.in_force.task, *comparison.in_force.replicate, comparison.stress_key}
+    fields: list[str] = []
+    blamed: dict[str, None] = {}
+    for key in differing_keys([member.run.config for member in members]):
+        reading = members[0].reading
+        if key not in compared or key in aside or reading.is_seed(key):
+            continue
+        if all(_own_name(member.run.get(key), [member]) for member in members):
+            continue
+        fields.append(key)
+        counts = Counter(value_key(member.run.get(key)) for member in members)
+        (common, most), *rest = counts.most_common()
+        tied = bool(rest) and rest[0][1] == most
+        rare = [member for member in members if tied or value_key(member.run.get(key)) != common]
+        blamed |= dict.fromkeys(member.key for member in rare)
+    if not fields:
+        return
+    shown = [f"{key}: {_shown(key, members)}" for key in fields[:SHOWN]]
+    more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
+    named = ", ".join(fields[:2]) + (f" and {len(fields) - 2} more" if len(fields) > 2 else "")
+    yield Finding(
+        2,
+        Level.WARN,
+        f"the runs of {cell.subject} differ in {named}",
+        "; ".join(shown) + more + ".",
+        {"fields": fields},
+        basis=comparison.basis,
+        runs=tuple(member.key for member in members),
+        blames=tuple(blamed),
+        arms=(cell.key.arm,),
+        remedy="run the odd ones again with the arm's value, or make them an arm of their own",
+    )
+
+
+RULES: Final = (
+    Rule(
+        "vary-not-applied",
+        2,
+        Level.FAIL,
+        Scope.PROJECT,
+        (branch("declared", "declared_vary", "config", "comparable_pairs"),),
+        judge_vary_not_applied,
+    ),
+    Rule(
+        "undeclared-difference",
+        2,
+        Level.WARN,
+        Scope.PAIR,
+        (branch("resolved", "config"),),
+        judge_undeclared_difference,
+        blames_runs=False,
+    ),
+    Rule(
+        "drift-within-arm",
+        2,
+        Level.WARN,
+        Scope.CELL,
+        (branch("resolved", "config", "two_runs"),),
+        judge_drift_within_arm,
+    ),
+)

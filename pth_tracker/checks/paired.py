@@ -1,0 +1,349 @@
+"""Check 6: differences between arms, paired by seed.
+
+The unit is one trained pair: one seed of one separately trained task. Several runs of one seed count by their mean,
+never the best or the last; with several tasks, their mean for each seed is taken first. The interval over seeds is
+Student's t; it covers training randomness on this test set only. See `pth_tracker.stats` for the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from pth_tracker import stats
+from pth_tracker.design.comparison import Comparison, Member, Pair, by_pair_key
+from pth_tracker.model import Finding, Level, Rule, Scope, branch
+from pth_tracker.runs import Floats
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """Everything that a comparison of two arms says, in the score's own unit and sign (``a`` minus ``b``)."""
+
+    seeds: tuple[str, ...]
+    """The common seeds."""
+    differences: Floats
+    """``(n,)``, ``a`` minus ``b``, the tasks averaged for each seed."""
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    interval: stats.MeanInterval
+    welch: stats.WelchInterval
+    signs: stats.SignFlip
+    adjusted_p: float | None
+    """The t test's p, adjusted by Holm over the family of comparisons; None where there is none."""
+    family: int
+    """Comparisons in the family."""
+    equivalence: stats.Equivalence | None
+    verdict: stats.Verdict
+
+
+def _scores(members: Sequence[Member]) -> dict[tuple[str, str], float]:
+    """(task, replicate) to the mean score of its counted runs."""
+    found: dict[tuple[str, str], float] = {}
+    for replicate, group in by_pair_key(members).items():
+        tasks: dict[str, list[float]] = {}
+        for member in group:
+            if member.score is not None and math.isfinite(member.score):
+                tasks.setdefault("\x1f".join(member.cell.task), []).append(member.score)
+        for task, scores in tasks.items():
+            found[task, replicate] = math.fsum(scores) / len(scores)
+    return found
+
+
+def _by_seed(scores: dict[tuple[str, str], float], units: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Replicate to the mean over the tasks among ``units``."""
+    found: dict[str, list[float]] = {}
+    for unit in units:
+        found.setdefault(unit[1], []).append(scores[unit])
+    return {seed: math.fsum(values) / len(values) for seed, values in found.items()}
+
+
+def _seed_order(seed: str) -> tuple[int, float, str]:
+    return (0, float(seed), seed) if seed.lstrip("-").isdigit() else (1, 0.0, seed)
+
+
+def paired_scores(pair: Pair) -> tuple[dict[str, float], dict[str, float], tuple[str, ...], tuple[str, ...]]:
+    """Seed to score for both arms over their common units, and the seeds that only one arm has."""
+    a, b = (_scores(pair.side(first)) for first in (True, False))
+    units = [unit for unit in a if unit in b]
+    seeds_a, seeds_b = ({seed for _, seed in scores} for scores in (a, b))
+    only_a, only_b = (
+        tuple(sorted(one - two, key=_seed_order)) for one, two in ((seeds_a, seeds_b), (seeds_b, seeds_a))
+    )
+    return _by_seed(a, units), _by_seed(b, units), only_a, only_b
+
+
+def compare_scores(
+    a: dict[str, float], b: dict[str, float], only_a: tuple[str, ...], only_b: tuple[str, ...], margin: float | None
+) -> PairedResult | None:
+    """The comparison of two arms' scores by common seed, a family of one; None without a common seed."""
+    seeds = tuple(sorted(a.keys() & b.keys(), key=_seed_order))
+    if not seeds:
+        return None
+    left, right = np.array([a[seed] for seed in seeds]), np.array([b[seed] for seed in seeds])
+    differences = left - right
+    interval = stats.t_interval(differences)
+    equivalence = stats.equivalence(differences, margin) if margin is not None else None
+    return PairedResult(
+        seeds,
+        differences,
+        only_a,
+        only_b,
+        interval,
+        stats.welch_interval(left, right),
+        stats.sign_flip(differences, rng=np.random.default_rng(0)),
+        interval.p,
+        1,
+        equivalence,
+        stats.verdict(interval.p, equivalence),
+    )
+
+
+def paired_results(comparison: Comparison) -> dict[tuple[str, str], PairedResult]:
+    """(arm, stress) to the comparison with the baseline, p adjusted over all of them by Holm; computed once."""
+    if "paired" not in comparison.memo:
+        margin = comparison.design.tie_margin
+        raw = {(pair.a, pair.stress): compare_scores(*paired_scores(pair), margin) for pair in comparison.pairs}
+        found = {key: result for key, result in raw.items() if result is not None}
+        adjusted = stats.holm([1.0 if r.interval.p is None else r.interval.p for r in found.values()])
+        comparison.memo["paired"] = {
+            key: replace(
+                result,
+                adjusted_p=None if result.interval.p is None else float(p),
+                family=len(found),
+                verdict=stats.verdict(None if result.interval.p is None else float(p), result.equivalence),
+            )
+            for (key, result), p in zip(found.items(), adjusted)
+        }
+    results: dict[tuple[str, str], PairedResult] = comparison.memo["paired"]
+    return results
+
+
+def _points(pair: Pair) -> tuple[float, str]:
+    """The factor and the unit in which differences are shown: rates in points of 100."""
+    scores = [member.score for member in (*pair.side(True), *pair.side(False)) if member.score is not None]
+    rate = bool(scores) and all(0 <= score <= 1 for score in scores) and any(score % 1 for score in scores)
+    return (100.0, " points") if rate else (1.0, "")
+
+
+def _keys(pair: Pair) -> tuple[str, ...]:
+    return tuple(member.key for member in (*pair.side(True), *pair.side(False)))
+
+
+def _range(low: float | None, high: float | None, scale: float) -> str:
+    return "no interval" if low is None or high is None else f"{low * scale:+.2f} to {high * scale:+.2f}"
+
+
+def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
+    """The difference of two arms, paired by seed, with what it can and cannot say.
+
+    What it does: takes the score differences seed by seed, with their mean, interval, tests and one of three words.
+
+    Why it matters: "all 9 runs above all 6" mixes the seeds' effects with the method's; pairing separates them.
+
+    How it decides: mean +- t(.975, n-1) s/sqrt(n) over the common seeds (n = 2 with its single degree of freedom,
+    n = 1 none), Welch's interval beside it, the sign-flip test over all 2^n assignments up to n = 16 with the smallest
+    p it can reach, and Holm's adjustment over the comparisons with the baseline. *better*: the adjusted p is below
+    .05. *tie*: the 90% interval lies inside the declared margin. Else *undecided*: no significance is never a tie.
+
+    Example: TIS minus GRPO +2.0, +0.7 and +3.1 points: mean +1.93, interval -1.05 to +4.92, undecided.
+
+    Remedy: run more common seeds where it is undecided.
+
+    Configuration: ``metric``, ``baseline``, ``replicate``, ``task``, ``tie_margin`` in the design.
+
+    References: T. Pan, Probe the Harness, arXiv 2610.02911, check 6; Student (1908); Holm (1979).
+    """
+    result = paired_results(pair.comparison).get((pair.a, pair.stress))
+    if result is None:
+        return
+    scale, unit = _points(pair)
+    better = pair.comparison.in_force.higher_is_better
+    n, mean = len(result.seeds), result.interval.mean
+    word = _word(pair, result, better)
+    wins = int(np.sum(result.differences > 0 if better else result.differences < 0))
+    each = ", ".join(f"{seed}: {d * scale:+.2f}" for seed, d in zip(result.seeds, result.differences))
+    lines = [f"By seed: {each}{unit}; {pair.a} ahead on {wins} of {n}."]
+    lines.append(
+        f"Sign-flip p {result.signs.p:.3g} (the smallest that {n} seeds can reach is {result.signs.smallest_p:.3g}); "
+        f"Welch without pairing {_range(result.welch.low, result.welch.high, scale)}."
+    )
+    if n == 1:
+        lines[-1] = "One common seed gives no interval: the difference cannot be judged."
+    elif result.adjusted_p is not None:
+        family = f" over {result.family} comparisons" if result.family > 1 else ""
+        lines.append(f"t test p {result.interval.p:.3g}, adjusted {result.adjusted_p:.3g}{family}.")
+    lines.append("It covers the training's randomness on this test set only.")
+    yield Finding(
+        6,
+        Level.INFO,
+        f"{pair.subject}: {mean * scale:+.2f}{unit} over {n} seed{'s' if n != 1 else ''}, 95% interval "
+        f"{_range(result.interval.low, result.interval.high, scale)}: {word}",
+        " ".join(lines),
+        _evidence(pair, result, scale),
+        basis=pair.comparison.basis,
+        runs=_keys(pair),
+        arms=(pair.a, pair.b),
+    )
+
+
+def _word(pair: Pair, result: PairedResult, higher: bool) -> str:
+    if result.verdict is stats.Verdict.BETTER:
+        ahead = pair.a if (result.interval.mean > 0) == higher else pair.b
+        return f"{ahead} is better"
+    return str(result.verdict)
+
+
+def _evidence(pair: Pair, result: PairedResult, scale: float) -> dict[str, Any]:
+    return {
+        "metric": pair.comparison.in_force.metric,
+        "differences": dict(zip(result.seeds, result.differences.tolist())),
+        "n": len(result.seeds),
+        "mean": result.interval.mean,
+        "s": result.interval.s,
+        "interval": [result.interval.low, result.interval.high],
+        "welch": [result.welch.low, result.welch.high],
+        "p": result.interval.p,
+        "adjusted_p": result.adjusted_p,
+        "sign_flip_p": result.signs.p,
+        "smallest_sign_flip_p": result.signs.smallest_p,
+        "equivalence_p": result.equivalence.p if result.equivalence else None,
+        "verdict": str(result.verdict),
+        "shown_times": scale,
+    }
+
+
+def judge_too_few_seeds(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
+    """Two arms have only one or two seeds in common.
+
+    What it does: counts the common seeds of a comparison.
+
+    Why it matters: one seed has no interval at all, and with two it rests on a single degree of freedom (t = 12.7).
+
+    How it decides: one or two common seeds.
+
+    Example: arms of three seeds each of which only 43 is in both.
+
+    Remedy: run the missing seeds in both arms.
+
+    Configuration: ``replicate`` in the design.
+
+    References: check 6 of the report.
+    """
+    result = paired_results(pair.comparison).get((pair.a, pair.stress))
+    if result is None or len(result.seeds) > 2:
+        return
+    n = len(result.seeds)
+    tail = (
+        "there is no interval: the difference cannot be judged" if n == 1 else "the interval has one degree of freedom"
+    )
+    yield Finding(
+        6,
+        Level.WARN,
+        f"{pair.subject}: {n} common seed{'s' if n > 1 else ''}",
+        f"Seed{'s' if n > 1 else ''} {', '.join(result.seeds)}; {tail}.",
+        {"seeds": list(result.seeds)},
+        basis=pair.comparison.basis,
+        runs=_keys(pair),
+        arms=(pair.a, pair.b),
+        remedy="run more seeds in both arms",
+    )
+
+
+def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
+    """Two arms have no seed in common, so that they cannot be paired.
+
+    What it does: looks for common seeds of a comparison.
+
+    Why it matters: unpaired arms differ by their seeds as well as by their method.
+
+    How it decides: both arms have scored runs with known seeds, and none is in both. A failure where the design
+    requires pairing; else a warning with Welch's interval.
+
+    Example: seeds 1, 2, 3 against 4, 5, 6.
+
+    Remedy: run one arm on the other's seeds.
+
+    Configuration: ``pairing: required`` in the design.
+
+    References: check 6 of the report; Welch (1947).
+    """
+    a, b = ({seed for _, seed in _scores(pair.side(first))} for first in (True, False))
+    if not a or not b or a & b:
+        return
+    scale, unit = _points(pair)
+    sides = [
+        [m.score for m in pair.side(first) if m.score is not None and math.isfinite(m.score)] for first in (True, False)
+    ]
+    welch = stats.welch_interval(*sides)
+    yield Finding(
+        6,
+        Level.FAIL if pair.comparison.design.pairing == "required" else Level.WARN,
+        f"{pair.subject}: no seed in common",
+        f"{pair.a} has {_seeds(a)}, {pair.b} has {_seeds(b)}. Unpaired, the means differ by "
+        f"{welch.mean * scale:+.2f}{unit} (Welch's 95% interval {_range(welch.low, welch.high, scale)}).",
+        {"a": sorted(a, key=_seed_order), "b": sorted(b, key=_seed_order), "welch": [welch.low, welch.high]},
+        basis=pair.comparison.basis,
+        runs=_keys(pair),
+        blames=_keys(pair),
+        arms=(pair.a, pair.b),
+        remedy="run one arm on the other's seeds",
+    )
+
+
+def judge_unpaired_runs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
+    """Some seeds ran in one arm only and are left out of the pairing.
+
+    What it does: names the seeds that only one arm has.
+
+    Why it matters: a pooled statement that includes them mixes seed effects with method effects.
+
+    How it decides: information where one arm's seeds contain the other's (a baseline with more seeds), else a warning.
+
+    Example: the method ran seeds 1 to 3, the baseline 1 to 5.
+
+    Remedy: run the missing seeds, or leave the extra ones out of every statement.
+
+    Configuration: ``replicate`` in the design.
+
+    References: check 6 of the report.
+    """
+    result = paired_results(pair.comparison).get((pair.a, pair.stress))
+    if result is None or not (result.only_a or result.only_b):
+        return
+    both = bool(result.only_a and result.only_b)
+    left_out = {*result.only_a, *result.only_b}
+    runs = tuple(m.key for m in (*pair.side(True), *pair.side(False)) if m.pair_key in left_out)
+    parts = [
+        f"only {arm}: {_seeds(set(seeds))}"
+        for arm, seeds in ((pair.a, result.only_a), (pair.b, result.only_b))
+        if seeds
+    ]
+    yield Finding(
+        6,
+        Level.WARN if both else Level.INFO,
+        f"{pair.subject}: {len(runs)} run{'s' if len(runs) != 1 else ''} without a partner, left out of the pairing",
+        "; ".join(parts).capitalize() + ".",
+        {"only_a": list(result.only_a), "only_b": list(result.only_b)},
+        basis=pair.comparison.basis,
+        runs=runs,
+        arms=(pair.a, pair.b),
+        remedy="run the missing seeds in the other arm" if both else "",
+    )
+
+
+def _seeds(seeds: set[str]) -> str:
+    return ", ".join(sorted(seeds, key=_seed_order))
+
+
+_NEEDS: Final = (branch("paired", "score", "replicate"),)
+RULES: Final = (
+    Rule("paired-difference", 6, Level.INFO, Scope.PAIR, _NEEDS, judge_paired_difference, blames_runs=False),
+    Rule("too-few-seeds", 6, Level.WARN, Scope.PAIR, _NEEDS, judge_too_few_seeds, blames_runs=False),
+    Rule("no-common-seed", 6, Level.FAIL, Scope.PAIR, _NEEDS, judge_no_common_seed),
+    Rule("unpaired-runs", 6, Level.WARN, Scope.PAIR, _NEEDS, judge_unpaired_runs, blames_runs=False),
+)

@@ -1,0 +1,55 @@
+"""What a rule of run scope is judged on: one run's readings and the thresholds in force."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pth_tracker.design.labels import name_label
+from pth_tracker.model import Plan
+from pth_tracker.runs import Run
+from pth_tracker.values import MISSING
+from pth_tracker.vocabulary.canonicalise import Reading, Series
+
+
+class RunView:
+    """One run with its history, as the judges of run scope see it."""
+
+    def __init__(self, reading: Reading, plan: Plan) -> None:
+        self.reading = reading
+        self.plan = plan
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self.reading.run
+
+    def series(self, quantity: str) -> Series | None:
+        """The quantity's series, or None."""
+        return self.reading.series(quantity)
+
+    def role(self, name: str) -> Any:
+        """The role's value, or `MISSING`."""
+        return self.reading.role(name)
+
+    @cached_property
+    def available(self) -> frozenset[str]:
+        """Everything that a branch of needs may find here: quantities, roles and facts."""
+        found = {name for name in self.plan.quantities if self.series(name) is not None}
+        found |= set(self.reading.roles)
+        if self.run.config:
+            found.add("config")
+        if self.reading.seed.order is not None:
+            found.add("data_seed")
+        if name_label(self.run.name) or self.reading.seed.given is not MISSING:
+            found.add("seed_label")
+        clip = self.series("clip_fraction")
+        if clip is not None and (clip.exact_zeros or np.any(clip.values != 0)):
+            found.add("exact_zeros")
+        if not self.reading.roles.get("clip_not_testable") and not (clip and clip.meaning.clip == "not_testable"):
+            found.add("testable_clip")
+        if self.plan.stress and self.run.get(self.plan.stress) is not MISSING:
+            found.add("staleness")
+        return frozenset(found)

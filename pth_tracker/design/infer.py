@@ -1,0 +1,313 @@
+"""The design in force: what is declared, and a guess, shown as such, of what is not."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final
+
+from pth_tracker.design.comparison import CellKey, Comparison, Member, differing_keys
+from pth_tracker.design.labels import SeedLabel, argument_labels, read_labels
+from pth_tracker.design.schema import ArmSelector, Design
+from pth_tracker.errors import DesignError
+from pth_tracker.model import DesignInForce
+from pth_tracker.runs import Run
+from pth_tracker.values import MISSING, Maybe, same_value, show_value, value_key
+from pth_tracker.vocabulary.canonicalise import Reading
+from pth_tracker.vocabulary.detect import find_keys
+from pth_tracker.vocabulary.load import Vocabulary
+
+SEED_IN_NAME: Final = "the seed in the name"
+MAX_INFERRED_DIFFERENCES: Final = 3
+"""Arms of single runs are compared only where they differ in at most so many fields."""
+
+
+def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) -> Comparison:
+    """The comparison of these runs under ``design``, with everything that it leaves out inferred.
+
+    Raises:
+        DesignError: a run is in two declared arms, or a declared arm has none.
+    """
+    declared = design or Design()
+    readings = {run.key: Reading(vocabulary, run) for run in runs}
+    labels = read_labels(runs, _config_seeds(readings.values()))
+    inferred: set[str] = set()
+    notes: list[str] = []
+
+    stress = declared.stress.key if declared.stress else _stress_key(readings.values())
+    if stress and not declared.stress:
+        inferred.add("stress")
+    task = declared.task or _task_keys(readings.values())
+    if task and not declared.task:
+        inferred.add("task")
+
+    if declared.arms:
+        arms = _declared_arms(declared.arms, runs)
+    else:
+        arms = _inferred_arms(runs, readings, labels, {*task, stress})
+        inferred.add("arms")
+    in_none = [run.label for run in runs if not any(run.key in keys for keys in arms.values())]
+    if in_none:
+        notes.append(f"in no arm: {_listed(in_none)}")
+
+    undecided = "" if declared.arms else _undecided(arms, runs, readings, {*task, stress})
+    baseline = declared.baseline
+    if not baseline and len(arms) > 1 and not undecided:
+        baseline = _baseline(arms, readings)
+        inferred.add("baseline")
+
+    metric, higher, at = _metric(vocabulary, declared, runs, readings, inferred, notes)
+    replicate = tuple(declared.replicate)
+    if not replicate:
+        replicate = _replicate(readings.values(), labels)
+        inferred.add("replicate")
+    in_force = DesignInForce(
+        arms={arm: tuple(keys) for arm, keys in arms.items()},
+        baseline=baseline,
+        vary=tuple(declared.vary),
+        replicate=replicate,
+        metric=metric,
+        higher_is_better=higher,
+        at=at,
+        task=tuple(task),
+        stress=stress,
+        tie_margin=declared.tie_margin,
+        pairing=declared.pairing,
+        ignore=tuple(dict(ignore.model_dump(mode="json")) for ignore in declared.ignore),
+        inferred=frozenset(inferred),
+        source=declared.source,
+        notes=tuple(notes),
+    )
+    arm_of = {key: arm for arm, keys in arms.items() for key in keys}
+    members = [
+        _member(readings[run.key], arm_of.get(run.key, ""), task, stress, declared, labels.get(run.key)) for run in runs
+    ]
+    return Comparison(members, declared, in_force, stress, undecided)
+
+
+def _member(
+    reading: Reading, arm: str, task: Sequence[str], stress: str, design: Design, label: SeedLabel | None
+) -> Member:
+    run = reading.run
+    cell = CellKey(
+        run.framework,
+        tuple(show_value(run.get(key)) if key in run.config else "" for key in task),
+        show_value(run.get(stress)) if stress else "",
+        arm,
+    )
+    pair_key: str | None
+    if design.replicate:
+        values = [run.get(key) for key in design.replicate]
+        pair_key = None if MISSING in values else ", ".join(show_value(value) for value in values)
+    elif reading.seed.order is not None:
+        pair_key = reading.seed.order
+    else:
+        pair_key = label.seed if label else None
+    return Member(run, reading, cell, pair_key, label, argument_labels(run.last.arguments or ()))
+
+
+def _config_seeds(readings: Iterable[Reading]) -> set[str]:
+    return {
+        show_value(value)
+        for reading in readings
+        for key, value in reading.run.config.items()
+        if isinstance(value, int) and not isinstance(value, bool) and reading.is_seed(key)
+    }
+
+
+def _stress_key(readings: Iterable[Reading]) -> str:
+    values: dict[str, set[Hashable]] = defaultdict(set)
+    for reading in readings:
+        for key in reading.framework.staleness:
+            if key in reading.run.config:
+                values[key].add(value_key(reading.run.config[key]))
+    return next((key for key, held in values.items() if len(held) > 1), "")
+
+
+def _task_keys(readings: Iterable[Reading]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for reading in readings:
+        key = next((key for key in reading.framework.task if key in reading.run.config), None)
+        if key is not None:
+            found[key] = None
+    return tuple(found)
+
+
+def _declared_arms(selectors: Mapping[str, ArmSelector], runs: Sequence[Run]) -> dict[str, list[str]]:
+    arms: dict[str, list[str]] = {arm: [] for arm in selectors}
+    for run in runs:
+        within = [arm for arm, selector in selectors.items() if _selected(selector, run)]
+        if len(within) > 1:
+            raise DesignError(
+                f"the run {run.label} is in two arms, {within[0]} and {within[1]}: narrow one of them", key="arms"
+            )
+        if within:
+            arms[within[0]].append(run.key)
+    empty = next((arm for arm, keys in arms.items() if not keys), None)
+    if empty is not None:
+        names = _listed([run.label for run in runs])
+        raise DesignError(f"no run is in the arm {empty!r}; the runs are {names}", key="arms")
+    return arms
+
+
+def _selected(selector: ArmSelector, run: Run) -> bool:
+    last = run.last
+
+    def held(patterns: Sequence[str], *texts: str) -> bool:
+        return not patterns or any(fnmatch.fnmatchcase(text, pattern) for text in texts for pattern in patterns)
+
+    return (
+        held(selector.name, run.name, run.label)
+        and held(selector.group, last.group)
+        and held(selector.tag, *last.tags)
+        and held(selector.job_type, last.job_type)
+        and all(same_value(run.get(key), value) for key, value in selector.values.items())
+    )
+
+
+def _set_aside(reading: Reading, key: str, aside: set[str]) -> bool:
+    return (
+        key in aside
+        or reading.is_seed(key)
+        or reading.is_bookkeeping(key)
+        or reading.is_soft(key)
+        or reading.is_derived(key)
+    )
+
+
+def _treatments(runs: Sequence[Run], readings: Mapping[str, Reading], aside: set[str]) -> dict[str, dict[str, Maybe]]:
+    """Run key to the fields that set it apart from others of its framework, with their values."""
+    found: dict[str, dict[str, Maybe]] = {}
+    for framework in dict.fromkeys(run.framework for run in runs):
+        family = [run for run in runs if run.framework == framework]
+        keys = differing_keys([run.config for run in family])
+        kept = [key for key in keys if not _set_aside(readings[family[0].key], key, aside)]
+        for run in family:
+            own_name = (run.name, run.key)
+            found[run.key] = {
+                key: run.get(key) for key in kept if not (isinstance(run.get(key), str) and run.get(key) in own_name)
+            }
+    return found
+
+
+def _inferred_arms(
+    runs: Sequence[Run], readings: Mapping[str, Reading], labels: Mapping[str, SeedLabel], aside: set[str]
+) -> dict[str, list[str]]:
+    treatments = _treatments(runs, readings, aside)
+    groups: dict[Hashable, list[Run]] = {}
+    for run in runs:
+        values = frozenset((key, value_key(value)) for key, value in treatments[run.key].items())
+        # Without any configuration the name without its seed is all there is to go by.
+        own: Hashable = (run.framework, values) if run.config else (run.framework, _stem(run, labels))
+        groups.setdefault(own, []).append(run)
+    names = _arm_names(list(groups.values()), labels, treatments)
+    return {name: [run.key for run in members] for name, members in sorted(zip(names, groups.values()))}
+
+
+def _stem(run: Run, labels: Mapping[str, SeedLabel]) -> str:
+    return labels[run.key].stem if run.key in labels else run.name
+
+
+def _arm_names(
+    groups: Sequence[Sequence[Run]], labels: Mapping[str, SeedLabel], treatments: Mapping[str, Mapping[str, Maybe]]
+) -> list[str]:
+    stems = [{_stem(run, labels) for run in group} for group in groups]
+    holders = Counter(stem for held in stems for stem in held)
+    tracker_groups = [{run.last.group for run in group} for group in groups]
+    group_holders = Counter(name for held in tracker_groups for name in held)
+    values = [treatments[group[0].key] for group in groups]
+    telling = [key for key in sorted({key for held in values for key in held}) if _tells(key, values)]
+    names: list[str] = []
+    for group, held, own_groups, fields in zip(groups, stems, tracker_groups, values):
+        stem, tracker_group = next(iter(held)), next(iter(own_groups))
+        if len(held) == 1 and holders[stem] == 1:
+            name = stem
+        elif len(own_groups) == 1 and tracker_group and group_holders[tracker_group] == 1:
+            name = tracker_group
+        else:
+            shown = [f"{key.rsplit('.', 1)[-1]}={show_value(fields.get(key, MISSING), 24)}" for key in telling[:3]]
+            name = ", ".join(shown) or group[0].name or group[0].key
+        names.append(name)
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[:place].count(name) + 1}"
+        for place, name in enumerate(names)
+    ]
+
+
+def _tells(key: str, values: Sequence[Mapping[str, Maybe]]) -> bool:
+    return len({value_key(held.get(key, MISSING)) for held in values}) > 1
+
+
+def _undecided(
+    arms: Mapping[str, Sequence[str]], runs: Sequence[Run], readings: Mapping[str, Reading], aside: set[str]
+) -> str:
+    """Why the inferred arms are no comparison; ``""`` where they are one."""
+    if len(arms) < 2:
+        return ""
+    replicated = [arm for arm, keys in arms.items() if len(keys) > 1]
+    if len(replicated) > 1:
+        return ""
+    treatments = _treatments(runs, readings, aside)
+    keys = {key for held in treatments.values() for key in held}
+    differing = [key for key in sorted(keys) if _tells(key, list(treatments.values()))]
+    if len(differing) <= MAX_INFERRED_DIFFERENCES and any(run.config for run in runs):
+        return ""
+    return (
+        f"no comparison recognised: {len(arms)} different settings, at most one of them with several runs; "
+        "name the arms with --arm NAME=GLOB or in a design file"
+    )
+
+
+def _baseline(arms: Mapping[str, Sequence[str]], readings: Mapping[str, Reading]) -> str:
+    plain = [arm for arm, keys in arms.items() if all(readings[key].role("correction") == "none" for key in keys)]
+    return plain[0] if len(plain) == 1 else min(arms)
+
+
+def _metric(
+    vocabulary: Vocabulary,
+    declared: Design,
+    runs: Sequence[Run],
+    readings: Mapping[str, Reading],
+    inferred: set[str],
+    notes: list[str],
+) -> tuple[str, bool, str]:
+    if declared.metric:
+        at = declared.metric.at
+        shown = at if isinstance(at, str) else f"mean over {at.mean_over} updates"
+        return declared.metric.key, declared.metric.higher_is_better, shown
+    inferred.add("metric")
+    holders: Counter[str] = Counter()
+    preference: dict[str, int] = {}
+    for run in runs:
+        for place, key in enumerate(readings[run.key].raw_keys("eval_score")):
+            holders[key] += 1
+            preference[key] = min(place, preference.get(key, place))
+    if not holders:
+        return "", True, "last"
+    best = sorted(holders, key=lambda key: (-holders[key], preference[key], key))
+    if len(best) > 1:
+        others = _listed(best[1:], 4)
+        notes.append(f"the metric could also be {others}; --metric decides")
+    return best[0], True, "last"
+
+
+def metric_keys(comparison: Comparison, run: Run) -> tuple[str, ...]:
+    """The raw names under which ``run`` may hold the metric in force."""
+    key = comparison.in_force.metric
+    return find_keys(key, run.metric_keys) if key else ()
+
+
+def _replicate(readings: Iterable[Reading], labels: Mapping[str, SeedLabel]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for reading in readings:
+        if reading.seed.order is not None and reading.seed.key:
+            found[reading.seed.key] = None
+        elif reading.run.key in labels:
+            found[SEED_IN_NAME] = None
+    return tuple(found)
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,266 @@
+"""The one pipeline: list, infer, examine, compare, settle. Only this module sees everything."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Final
+
+from pth_tracker.compare import compare
+from pth_tracker.design.comparison import Comparison, Member
+from pth_tracker.design.infer import infer
+from pth_tracker.design.schema import Design
+from pth_tracker.design.stitch import label, recognise, stitch
+from pth_tracker.errors import EXIT_PRIORITY, ExitCode, NothingSelected
+from pth_tracker.examine import CURVES, Examination, examine, units_of
+from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outcome, Plan, Rule, Scope, Verdict
+from pth_tracker.policy import apply_policy, gather, selected_rules
+from pth_tracker.runs import Run, RunError, SourceRun
+from pth_tracker.tracker import Query, Tracker
+from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
+
+PROGRESSED: Final = 0.9
+"""The share of its arm's median last update that a run has to reach to count."""
+BATCH: Final = 200
+"""Runs examined at a time."""
+
+Progress = Callable[[str, int, int], None]
+"""``progress(stage, done, total)``."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to audit, and how."""
+
+    project: str = ""
+    design: Design | None = None
+    where: str = ""
+    since: datetime | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    vocabularies: tuple[Path, ...] = ()
+
+
+def audit(tracker: Tracker, options: Options, *, chosen: str = "", progress: Progress | None = None) -> Audit:
+    """Audits one project of ``tracker``; reads only.
+
+    Raises:
+        UsageError: a design, rule or vocabulary that cannot be used, or no such project.
+        NothingSelected: the project has no run that the query selects.
+        TrackerError: the tracker failed as a whole.
+    """
+    tell = progress or (lambda stage, done, total: None)
+    rules = selected_rules(options.design, options.select, options.ignore)
+    vocabulary = load_vocabulary(options.vocabularies)
+    tell("listing runs", 0, 0)
+    sources = list(tracker.runs(Query(options.project, options.where, options.since)))
+    if not sources:
+        raise NothingSelected(_nothing(options, tracker))
+    runs = stitch(vocabulary, sources)
+    comparison = infer(vocabulary, runs, options.design)
+    plan = _plan(rules, comparison, options)
+    results, errors = _examine_all(tracker, runs, plan, tell)
+    restarted = [run for run in runs if run.key in results and results[run.key].restart_at is not None]
+    if restarted:
+        runs, again = _split_restarts(vocabulary, runs, results)
+        comparison = infer(vocabulary, runs, options.design)
+        plan = _plan(rules, comparison, options)
+        more, more_errors = _examine_all(tracker, again, plan, tell)
+        results |= more
+        errors += more_errors
+    comparison = _with_results(comparison, results, {error.ref.run_id: error for error in errors})
+    tell("comparing", 0, 0)
+    return _settle(tracker, options, chosen, rules, vocabulary, comparison, errors)
+
+
+def _nothing(options: Options, tracker: Tracker) -> str:
+    place = f"the project {options.project!r}" if options.project else str(tracker.address)
+    narrowed = [name for name, value in (("--where", options.where), ("--since", options.since)) if value]
+    return f"{place} has no run" + (f" that {' and '.join(narrowed)} selects: widen it" if narrowed else " to audit")
+
+
+def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Plan:
+    known = load_vocabulary(options.vocabularies).quantities
+    wanted = {name for rule in rules for name in rule.names if name in known} | set(CURVES)
+    for member in comparison.members:
+        wanted |= set(member.reading.framework.witness)
+    settings = comparison.design.rules
+    metric = comparison.design.metric
+    at: str | int = "last"
+    if metric:
+        at = metric.at if isinstance(metric.at, str) else metric.at.mean_over
+    return Plan(
+        rules=tuple(rule.slug for rule in rules if rule.scope is Scope.RUN),
+        quantities=tuple(sorted(wanted)),
+        metric=comparison.in_force.metric,
+        higher_is_better=comparison.in_force.higher_is_better,
+        at=at,
+        kl_tolerance=settings.kl_tolerance,
+        stress=comparison.design.stress.key if comparison.design.stress else "",
+        vocabularies=options.vocabularies,
+    )
+
+
+def _examine_all(
+    tracker: Tracker, runs: Sequence[Run], plan: Plan, tell: Progress
+) -> tuple[dict[str, Examination], list[RunError]]:
+    results: dict[str, Examination] = {}
+    errors: list[RunError] = []
+    units = units_of(runs, plan)
+    for start in range(0, len(units), BATCH):
+        for result in examine(tracker, units[start : start + BATCH], plan):
+            if isinstance(result, RunError):
+                errors.append(result)
+            else:
+                results[result.run_key] = result
+            tell("reading histories", len(results) + len(errors), len(units))
+    return results, errors
+
+
+def _split_restarts(
+    vocabulary: Vocabulary, runs: Sequence[Run], results: dict[str, Examination]
+) -> tuple[list[Run], list[Run]]:
+    """All runs with the restarted ones taken apart, and those that have to be examined again."""
+    split: list[Run] = []
+    again: set[str] = set()
+    for run in runs:
+        cut = results[run.key].restart_at if run.key in results else None
+        pieces: list[Sequence[SourceRun]] = [run.parts] if cut is None else [[part] for part in run.parts]
+        for piece in pieces:
+            own = recognise(vocabulary, piece)
+            split.append(own)
+            if cut is not None:
+                again.add(own.key)
+    labelled = label(split)
+    return labelled, [run for run in labelled if run.key in again]
+
+
+def _with_results(comparison: Comparison, results: dict[str, Examination], errors: dict[str, RunError]) -> Comparison:
+    """The comparison with each member's examination, and whether the comparisons count it."""
+    arms: dict[str, list[int]] = {}
+    for member in comparison.members:
+        result = results.get(member.key)
+        if member.arm and result and result.last_update is not None:
+            arms.setdefault(member.arm, []).append(result.last_update)
+    medians = {arm: statistics.median(updates) for arm, updates in arms.items()}
+    members = []
+    for member in comparison.members:
+        result = results.get(member.key)
+        why = _why_not(comparison, member, result, member.key in errors, medians.get(member.arm))
+        members.append(replace(member, result=result, counted=not why, why_not=why))
+    return Comparison(members, comparison.design, comparison.in_force, comparison.stress_key, comparison.undecided)
+
+
+def _why_not(
+    comparison: Comparison, member: Member, result: Examination | None, unreadable: bool, median: float | None
+) -> str:
+    if result is None:
+        return "it could not be read" if unreadable else "it was not examined"
+    if result.last_update is None:
+        return "it logged nothing"
+    if not member.arm:
+        return "it is in no arm"
+    if median is not None and result.last_update < PROGRESSED * median:
+        return f"it stopped at update {result.last_update} (the median of its arm is {median:g})"
+    if comparison.in_force.metric and result.score is None:
+        return f"it has no {comparison.in_force.metric}"
+    return ""
+
+
+def _settle(
+    tracker: Tracker,
+    options: Options,
+    chosen: str,
+    rules: Sequence[Rule],
+    vocabulary: Vocabulary,
+    comparison: Comparison,
+    errors: list[RunError],
+) -> Audit:
+    judged = compare(rules, vocabulary, comparison)
+    labels = {member.key: member.run.label for member in comparison.members}
+    findings = apply_policy(gather(judged.findings, comparison, labels), comparison, options.design)
+    findings.sort(key=lambda finding: (not finding.counts, finding.level.rank, finding.check, finding.rule))
+    notes = [f"nothing is written back: {tracker.read_only}"] if tracker.read_only else []
+    if comparison.undecided:
+        notes.append(comparison.undecided)
+    return Audit(
+        findings=findings,
+        stats={},
+        subject=f"audit of {options.project or tracker.address}",
+        project=options.project,
+        address=tracker.address,
+        chosen=chosen or str(tracker.address),
+        audited_at=datetime.now(UTC),
+        version=distribution_version("pth-tracker"),
+        not_judged=judged.not_judged,
+        coverage=_outcomes(judged.coverage, findings),
+        runs={member.key: _audited(comparison, member, findings, judged.runs) for member in comparison.members},
+        design=comparison.in_force,
+        errors=errors,
+        notes=notes,
+    )
+
+
+def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list[Coverage]:
+    """The coverage with what the findings that count made of it."""
+    settled = []
+    for entry in coverage:
+        levels = {
+            finding.level
+            for finding in findings
+            if finding.rule == entry.rule and finding.counts and set(finding.runs) & set(entry.runs)
+        }
+        outcome = entry.outcome
+        if outcome is Outcome.PASSED and Level.FAIL in levels:
+            outcome = Outcome.FAILED
+        elif outcome is Outcome.PASSED and Level.WARN in levels:
+            outcome = Outcome.WARNED
+        settled.append(replace(entry, outcome=outcome))
+    return settled
+
+
+def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding], judged: set[str]) -> AuditedRun:
+    blaming = [finding for finding in findings if finding.counts and member.key in finding.blames]
+    levels = {finding.level for finding in blaming}
+    verdict = Verdict.PASS if member.key in judged else Verdict.NOT_JUDGED
+    if Level.FAIL in levels:
+        verdict = Verdict.FAIL
+    elif Level.WARN in levels:
+        verdict = Verdict.WARN
+    run, result = member.run, member.result
+    return AuditedRun(
+        key=run.key,
+        label=run.label,
+        name=run.name,
+        parts=run.refs,
+        state=str(run.state),
+        framework=run.framework,
+        version=run.version,
+        arm=member.arm,
+        cell=comparison.describe(member.cell) if member.arm else "",
+        seed=member.pair_key or "",
+        last_update=result.last_update if result else None,
+        score=result.score if result else None,
+        counted=member.counted,
+        why_not=member.why_not,
+        verdict=verdict,
+        rules=tuple(dict.fromkeys(finding.rule for finding in blaming)),
+        url=run.last.url,
+        notes=tuple(note for part in run.parts for note in part.notes),
+    )
+
+
+def exit_code(audit: Audit, *, strict: bool = False, exit_zero: bool = False) -> ExitCode:
+    """The exit status that an audit ends with; ``exit_zero`` mutes a failed check only."""
+    reached: set[ExitCode] = {ExitCode.OK}
+    if not any(entry.outcome is not Outcome.NOT_JUDGED for entry in audit.coverage):
+        reached.add(ExitCode.NOTHING)
+    if audit.errors or (audit.write_back and audit.write_back.errors):
+        reached.add(ExitCode.TRACKER)
+    if not exit_zero and (not audit.ok or (strict and audit.not_judged)):
+        reached.add(ExitCode.CHECK_FAILED)
+    return next(code for code in EXIT_PRIORITY if code in reached)

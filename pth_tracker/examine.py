@@ -1,0 +1,254 @@
+"""The map step: one run's history becomes its findings and a small digest; picklable, never raising for one run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pth_tracker.checks import run_rules, stamp
+from pth_tracker.checks.subjects import RunView
+from pth_tracker.model import Finding, Plan
+from pth_tracker.runs import Floats, History, Ints, Run, RunError, RunRef
+from pth_tracker.tracker import Address, Tracker, open_address
+from pth_tracker.vocabulary.canonicalise import Reading, Series
+from pth_tracker.vocabulary.detect import find_keys
+from pth_tracker.vocabulary.load import load_vocabulary
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+EXAMINE_VERSION: Final = 1
+"""Raised whenever examining the same history would yield something else: part of the cache's key."""
+BLOCK: Final = 8
+"""Updates a block of the hash index."""
+CURVE_POINTS: Final = 200
+WITNESS_POINTS: Final = 512
+CURVES: Final = ("clip_fraction", "sampler_k3_kl", "sampler_kl", "data_age", "lr")
+"""Quantities whose curves are kept for the report."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run to examine, with the raw metrics to read of each of its parts (None: all)."""
+
+    run: Run
+    keys: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What is kept of one quantity's series."""
+
+    key: str
+    """The raw metric that held it."""
+    count: int
+    first: int
+    """The first update with a value."""
+    last: int
+    decimals: int | None
+    estimator: str
+    clip: str
+    blocks: npt.NDArray[np.uint64]
+    """``(count // 8,)`` hashes of consecutive values, for an index of equal stretches."""
+    step: Ints
+    """The curve's updates: at most 200 (a witness: the first 512), evenly thinned."""
+    values: Floats
+    """The curve's values."""
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """What became of one rule of run scope on this run."""
+
+    rule: str
+    met: tuple[str, ...]
+    unmet: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """Where no branch was met: what the nearest branch lacks, alternatives joined by ``|``."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that later steps know of one run's history; at most 150 KB."""
+
+    run_key: str
+    findings: tuple[Finding, ...] = ()
+    outcomes: tuple[RuleOutcome, ...] = ()
+    available: frozenset[str] = frozenset()
+    """Quantities with a logged value, roles and facts: what rules of wider scope may need."""
+    quantities: Mapping[str, Digest] = field(default_factory=dict)
+    score: float | None = None
+    score_key: str = ""
+    score_step: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Updates of the score curve; at most 200."""
+    score_values: Floats = field(default_factory=lambda: np.empty(0))
+    evaluations: int = 0
+    last_update: int | None = None
+    conflicts: int = 0
+    restart_at: int | None = None
+    """Index of the first part that starts over instead of continuing; the run is then several attempts."""
+    notes: tuple[str, ...] = ()
+
+
+def examine_batch(address: Address, units: Sequence[Unit], plan: Plan) -> list[Examination | RunError]:
+    """The examinations of ``units``, read from the tracker at ``address`` with this process's own credentials."""
+    tracker = open_address(address)
+    try:
+        return list(examine(tracker, units, plan))
+    finally:
+        tracker.close()
+
+
+def examine(tracker: Tracker, units: Sequence[Unit], plan: Plan) -> Iterator[Examination | RunError]:
+    """One examination, or the reason why there is none, for each unit, in the order in which they become complete."""
+    requests = [(ref, unit.keys) for unit in units for ref in unit.run.refs]
+    waiting = {unit.run.key: unit for unit in units}
+    owner = {ref: unit.run.key for unit in units for ref in unit.run.refs}
+    got: dict[str, dict[RunRef, History | RunError]] = {key: {} for key in waiting}
+    for ref, history in tracker.histories(requests):
+        key = owner[ref]
+        got[key][ref] = history
+        if len(got[key]) == len(waiting[key].run.refs):
+            yield _examine_parts(waiting.pop(key).run, got.pop(key), plan)
+    for unit in waiting.values():
+        yield RunError(unit.run.refs[0], unit.run.label, "the tracker gave no answer for this run; audit it again")
+
+
+def _examine_parts(run: Run, parts: Mapping[RunRef, History | RunError], plan: Plan) -> Examination | RunError:
+    histories: list[History] = []
+    for ref in run.refs:
+        part = parts[ref]
+        if isinstance(part, RunError):
+            return RunError(part.ref, run.label, part.message)
+        histories.append(part)
+    restart = _restart(histories)
+    if restart is not None:
+        return Examination(run.key, restart_at=restart)
+    return examine_history(run, History.merge(histories), plan)
+
+
+def _restart(histories: Sequence[History]) -> int | None:
+    """The index of the first part whose history overlaps an earlier one from its start."""
+    begun: int | None = None
+    for index, history in enumerate(histories):
+        if not len(history):
+            continue
+        if begun is not None and int(history.step[0]) <= begun:
+            return index
+        begun = int(history.step[0]) if begun is None else begun
+    return None
+
+
+def examine_history(run: Run, history: History, plan: Plan) -> Examination:
+    """The examination of one run whose exact history is at hand."""
+    reading = Reading(load_vocabulary(plan.vocabularies), run, history)
+    view = RunView(reading, plan)
+    available = set(view.available)
+    score_key, score_step, score_values = _score_series(plan, history)
+    if len(score_step):
+        available.add("score")
+    findings: list[Finding] = []
+    outcomes: list[RuleOutcome] = []
+    for rule in run_rules(plan.rules):
+        lacking = {one.name: one.missing(available) for one in rule.needs}
+        met = tuple(name for name, missing in lacking.items() if not missing)
+        unmet = tuple(name for name, missing in lacking.items() if missing)
+        if met:
+            findings += stamp(rule, rule.judge(view, frozenset(met)))
+            outcomes.append(RuleOutcome(rule.slug, met, unmet))
+        else:
+            nearest = min(lacking.values(), key=len)
+            outcomes.append(RuleOutcome(rule.slug, (), unmet, tuple("|".join(group) for group in nearest)))
+    witness = set(reading.framework.witness)
+    held = {name: series for name in plan.quantities if (series := reading.series(name)) is not None}
+    return Examination(
+        run_key=run.key,
+        findings=tuple(findings),
+        outcomes=tuple(outcomes),
+        available=frozenset(available),
+        quantities={name: _digest(series, name in witness, name in CURVES) for name, series in held.items()},
+        score=_reduce(plan, score_step, score_values),
+        score_key=score_key,
+        score_step=_thin(score_step, CURVE_POINTS),
+        score_values=_thin(score_values, CURVE_POINTS),
+        evaluations=len(score_step),
+        last_update=int(history.step[-1]) if len(history) else None,
+        conflicts=history.conflicts,
+    )
+
+
+def _score_series(plan: Plan, history: History) -> tuple[str, Ints, Floats]:
+    for key in find_keys(plan.metric, frozenset(history.values)) if plan.metric else ():
+        step, values = history.series(key)
+        if len(step):
+            return key, step, values
+    return "", np.empty(0, dtype=np.int64), np.empty(0)
+
+
+def _reduce(plan: Plan, step: Ints, values: Floats) -> float | None:
+    if not len(step):
+        return None
+    if plan.at == "best":
+        finite = values[np.isfinite(values)]
+        return float(finite.max() if plan.higher_is_better else finite.min()) if len(finite) else None
+    if isinstance(plan.at, int):
+        return float(values[step > step[-1] - plan.at].mean())
+    return float(values[-1])
+
+
+def _digest(series: Series, witness: bool, curve: bool) -> Digest:
+    if witness:
+        step, values = series.step[:WITNESS_POINTS], series.values[:WITNESS_POINTS]
+    elif curve:
+        step, values = _thin(series.step, CURVE_POINTS), _thin(series.values, CURVE_POINTS)
+    else:
+        step, values = series.step[:0], series.values[:0]
+    return Digest(
+        key=series.key,
+        count=len(series),
+        first=int(series.step[0]),
+        last=int(series.step[-1]),
+        decimals=series.decimals,
+        estimator=series.meaning.estimator,
+        clip=series.meaning.clip,
+        blocks=block_hashes(series.values, series.decimals),
+        step=step.copy(),
+        values=values.copy(),
+    )
+
+
+def _thin(array: npt.NDArray[Number], most: int) -> npt.NDArray[Number]:
+    if len(array) <= most:
+        return array.copy()
+    kept: npt.NDArray[Number] = array[np.unique(np.linspace(0, len(array) - 1, most).round().astype(int))]
+    return kept
+
+
+def block_hashes(values: Floats, decimals: int | None = None) -> npt.NDArray[np.uint64]:
+    """``(n // 8,)`` hashes of consecutive blocks of 8 values: as printed with ``decimals``, else as float32."""
+    blocks = len(values) // BLOCK
+    kept = values[: blocks * BLOCK]
+    coarse = np.round(kept, decimals) + 0.0 if decimals is not None else kept
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(coarse.astype(np.float32)).reshape(blocks, BLOCK)
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+def units_of(runs: Iterable[Run], plan: Plan) -> list[Unit]:
+    """The runs to examine with the raw metrics that the plan needs of each."""
+    vocabulary = load_vocabulary(plan.vocabularies)
+    units = []
+    for run in runs:
+        reading = Reading(vocabulary, run)
+        if run.metric_keys is None:
+            units.append(Unit(run, None))
+            continue
+        names = [key for quantity in plan.quantities for key in reading.raw_keys(quantity)]
+        names += find_keys(plan.metric, run.metric_keys) if plan.metric else ()
+        units.append(Unit(run, tuple(dict.fromkeys(names))))
+    return units

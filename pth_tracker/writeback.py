@@ -1,0 +1,156 @@
+"""The verdict on its way back: the marks a run should bear against those it bears, as minimal edits, then applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pth_tracker.errors import TrackerError
+from pth_tracker.model import Audit, AuditedRun, Level, PlannedEdit, Verdict, WriteBack
+from pth_tracker.runs import RunRef
+from pth_tracker.tracker import TAG_PREFIX, MarkEdit, Marks, Publication, Query, Tracker
+
+MAX_TAG: Final = 64
+"""Characters that a tag may have."""
+TABLE: Final = (
+    "level",
+    "check",
+    "rule",
+    "bug",
+    "title",
+    "runs",
+    "blamed",
+    "arms",
+    "detail",
+    "remedy",
+    "explained_by",
+    "ignored",
+)
+"""Columns of the published findings table."""
+
+
+def wanted_marks(run: AuditedRun, audit: Audit, *, tags: bool) -> Marks:
+    """The marks that ``run`` should bear after ``audit``; tags on suspicious runs only."""
+    values = {
+        "verdict": str(run.verdict),
+        "rules": ",".join(run.rules),
+        "audited_at": _stamp(audit.audited_at),
+        "version": audit.version,
+    }
+    suspicious = run.verdict in (Verdict.FAIL, Verdict.WARN)
+    named = (str(run.verdict), *run.rules) if tags and suspicious else ()
+    return Marks(values, frozenset(f"{TAG_PREFIX}{name}"[:MAX_TAG] for name in named))
+
+
+def _stamp(moment: datetime | None) -> str:
+    return moment.isoformat(timespec="seconds") if moment else ""
+
+
+def plan_edits(audit: Audit, current: Mapping[RunRef, Marks], *, tags: bool) -> list[MarkEdit]:
+    """The smallest edits that bring every part of every run to its marks; an unchanged run plans none.
+
+    The time of the audit changes only together with another mark.
+    """
+    edits: list[MarkEdit] = []
+    for run in audit.runs.values():
+        wanted = wanted_marks(run, audit, tags=tags)
+        for ref in run.parts:
+            now = current.get(ref, Marks())
+            changed = {name: value for name, value in wanted.values.items() if now.values.get(name) != value}
+            add, remove = wanted.tags - now.tags, now.tags - wanted.tags
+            if not (changed.keys() - {"audited_at"}) and not add and not remove and "audited_at" in now.values:
+                continue
+            edits.append(MarkEdit(ref, run.label, changed, frozenset(), add, remove))
+    return edits
+
+
+def write_back(tracker: Tracker, audit: Audit, *, dry_run: bool, files: Mapping[str, bytes] | None = None) -> WriteBack:
+    """Writes the audit's verdict into the tracker, or plans it only (``dry_run``): then no mutating request is made.
+
+    The marks come first and the project's audit run last, so that a process killed in between leaves nothing that
+    the next audit does not put right.
+    """
+    if tracker.read_only:
+        return WriteBack(refused=tracker.read_only)
+    refs = [ref for run in audit.runs.values() for ref in run.parts]
+    edits = plan_edits(audit, tracker.marks(refs), tags=tracker.has_tags)
+    planned = tuple(_shown(edit) for edit in edits)
+    if dry_run:
+        return WriteBack(planned)
+    errors, skipped = _apply(tracker, edits)
+    published = ""
+    try:
+        published = tracker.publish(_publication(audit, files or {}))
+    except TrackerError as error:
+        errors.append(f"the audit run could not be written: {error}")
+    return WriteBack(planned, True, "", tuple(errors), tuple(skipped), published)
+
+
+def _apply(tracker: Tracker, edits: Sequence[MarkEdit]) -> tuple[list[str], list[str]]:
+    errors: list[str] = []
+    skipped: list[str] = []
+    for result in tracker.apply(edits) if edits else ():
+        if result.error:
+            errors.append(f"{result.edit.run_name}: {result.error}")
+        elif result.skipped:
+            skipped.append(f"{result.edit.run_name}: {result.skipped}")
+    return errors, skipped
+
+
+def _shown(edit: MarkEdit) -> PlannedEdit:
+    return PlannedEdit(
+        edit.run_name,
+        edit.ref.run_id,
+        dict(edit.set_values),
+        tuple(sorted(edit.unset_values)),
+        tuple(sorted(edit.add_tags)),
+        tuple(sorted(edit.remove_tags)),
+    )
+
+
+def _publication(audit: Audit, files: Mapping[str, bytes]) -> Publication:
+    assert audit.audited_at is not None, "an audit that is published has been made"
+    rows = tuple(
+        (
+            str(finding.level),
+            finding.check,
+            finding.rule,
+            finding.tag,
+            finding.title,
+            ", ".join(audit.label(key) for key in finding.runs),
+            ", ".join(audit.label(key) for key in finding.blames),
+            ", ".join(finding.arms),
+            finding.detail,
+            finding.remedy,
+            finding.because_of,
+            finding.ignored,
+        )
+        for finding in audit.findings
+    )
+    worst = next((level for level in Level if audit.by_level(level)), None)
+    attributes = {"version": audit.version, "worst_level": str(worst) if worst else "none"}
+    return Publication(audit.project, audit.audited_at, TABLE, rows, audit.counts, attributes, files)
+
+
+def remove_marks(tracker: Tracker, query: Query, *, dry_run: bool) -> WriteBack:
+    """Takes all our marks off the runs that ``query`` selects; the project's audit run stays.
+
+    Raises:
+        ProjectNotFound: there is no such project.
+    """
+    if tracker.read_only:
+        return WriteBack(refused=tracker.read_only)
+    runs = {run.ref: run.name for run in tracker.runs(query)}
+    edits = list(_removals(tracker.marks(list(runs)), runs))
+    planned = tuple(_shown(edit) for edit in edits)
+    if dry_run:
+        return WriteBack(planned)
+    errors, skipped = _apply(tracker, edits)
+    return WriteBack(planned, True, "", tuple(errors), tuple(skipped))
+
+
+def _removals(current: Mapping[RunRef, Marks], names: Mapping[RunRef, str]) -> Iterable[MarkEdit]:
+    for ref, marks in current.items():
+        if marks.values or marks.tags:
+            yield MarkEdit(ref, names.get(ref, ref.run_id), {}, frozenset(marks.values), frozenset(), marks.tags)

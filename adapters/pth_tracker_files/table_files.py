@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -50,6 +50,8 @@ class Table:
     """Whether ``0,5`` is a half: so in files whose cells are separated by semicolons."""
     notes: tuple[str, ...] = ()
     """What was left out."""
+    _known: dict[str, tuple[Floats, npt.NDArray[np.bool_]] | None] = field(default_factory=dict, repr=False)
+    """The columns that were asked for as numbers: parsing text takes time."""
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return self.data.column(self.columns.index(name))
@@ -68,23 +70,28 @@ class Table:
 
     def numbers(self, name: str) -> tuple[Floats, npt.NDArray[np.bool_]] | None:
         """The column as ``(rows,)`` numbers, and where it has any; None where some cell is no number."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        if name not in self._known:
+            self._known[name] = _numbers(self._column(name), self.decimal_comma)
+        return self._known[name]
 
-        column = self._column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            trimmed = pc.utf8_trim_whitespace(column)
-            absent = pc.is_in(trimmed, value_set=pa.array(ABSENT_WORDS, type=trimmed.type))
-            column = _parse_numbers(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed), self.decimal_comma)
-        elif not _is_numeric(column.type):
-            return None
-        if column is None:
-            return None
-        present = pc.is_valid(column).to_numpy()
-        values = pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan")).to_numpy()
-        return np.asarray(values, dtype=np.float64), np.asarray(present, dtype=np.bool_)
+
+def _numbers(column: pa.ChunkedArray, decimal_comma: bool) -> tuple[Floats, npt.NDArray[np.bool_]] | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        trimmed = pc.utf8_trim_whitespace(column)
+        absent = pc.is_in(trimmed, value_set=pa.array(ABSENT_WORDS, type=trimmed.type))
+        column = _parse_numbers(pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed), decimal_comma)
+    elif not _is_numeric(column.type):
+        return None
+    if column is None:
+        return None
+    present = pc.is_valid(column).to_numpy()
+    values = pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan")).to_numpy()
+    return np.asarray(values, dtype=np.float64), np.asarray(present, dtype=np.bool_)
 
 
 def _is_numeric(kind: pa.DataType) -> bool:

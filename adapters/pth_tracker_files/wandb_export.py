@@ -90,7 +90,7 @@ def _add(table: Table, runs: dict[tuple[Path, str], _Joined]) -> None:
         if averaged:
             joined.notes.append(
                 f"{metric!r} differs from its own minimum or maximum at {averaged} of {int(here.sum())} steps: the "
-                "chart showed averages of grouped runs or of several steps: export single runs, or audit the project itself"
+                "chart shows averages of grouped runs or of several steps: export single runs, or audit the project"
             )
 
 

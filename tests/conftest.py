@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,10 +15,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from wandb_server.server import WandbServer
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -170,3 +173,38 @@ def demo_runs() -> DemoRuns:
 def repaired_demo_runs() -> DemoRuns:
     """The demo with its harness mended: arms ppo-clip and tis, three data seeds each."""
     return train_in_memory(repaired=True)
+
+
+@pytest.fixture(scope="session")
+def wandb_server() -> Iterator[WandbServer]:
+    """A stand-in for a W&B server on a loopback port; nothing of the environment points to it."""
+    from wandb_server.server import WandbServer
+
+    server = WandbServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def wandb_environment(wandb_server: WandbServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WandbServer]:
+    """The stand-in as the W&B server of this module's environment, with the SDK freshly started and stopped again."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in wandb_server.environment(tmp_path_factory.mktemp("wandb")).items():
+            patch.setenv(name, value)
+        _stop_wandb()
+        yield wandb_server
+        _stop_wandb()
+
+
+@pytest.fixture
+def wandb_project(wandb_environment: WandbServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A project name of this test's own; afterwards the stand-in makes no more trouble."""
+    yield re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    wandb_environment.trouble = wandb_environment.before = None
+
+
+def _stop_wandb() -> None:
+    if "wandb" in sys.modules:
+        import wandb
+
+        wandb.teardown()

@@ -1,0 +1,135 @@
+"""A W&B server as a tracker: the listing, exact histories, and the marks of an audit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Final
+
+from pth_tracker.errors import PthTrackerError
+from pth_tracker.runs import History, RunError, RunRef, SourceRun
+from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
+from pth_tracker_wandb import write
+from pth_tracker_wandb.credentials import parse_location
+from pth_tracker_wandb.history import read_history
+from pth_tracker_wandb.listing import RUNS_QUERY, pages, server_filter, source_run
+from pth_tracker_wandb.session import RequestFailed, Session
+
+CONCURRENCY: Final = 8
+"""Requests at a time; the SDK allows ten."""
+
+
+class ServerTracker:
+    """One W&B server; projects are named ``PROJECT`` or ``ENTITY/PROJECT``."""
+
+    def __init__(self, location: str) -> None:
+        self._session = Session(parse_location(location))
+        self._names: dict[RunRef, str] = {}
+        self.write_running = False
+        """Whether `apply` also edits runs that still run, whose own process may undo it."""
+
+    def __repr__(self) -> str:
+        return f"ServerTracker({str(self.address)!r})"
+
+    @property
+    def address(self) -> Address:
+        """The server, and the entity where one was given."""
+        return Address("wandb", (str(self._session.address),))
+
+    @property
+    def read_only(self) -> str:
+        """Empty: W&B tells at the first write whether the key may write."""
+        return ""
+
+    @property
+    def has_tags(self) -> bool:
+        """True."""
+        return True
+
+    def projects(self) -> Sequence[str]:
+        """The default entity's projects."""
+        entity = self._session.entity()
+        try:
+            found = self._session.fresh_api().projects(entity, per_page=1000)
+            return [project.name for project in found]
+        except Exception as error:
+            raise self._session.failure(error) from None
+
+    def _project(self, name: str) -> tuple[str, str]:
+        entity, _, project = name.rpartition("/")
+        return entity or self._session.entity(), project
+
+    def runs(self, query: Query) -> Iterator[SourceRun]:
+        """The project's runs, a request for every thousand.
+
+        Raises:
+            ProjectNotFound: W&B shows no such project to this account.
+            UsageError: the filter cannot be used.
+        """
+        filters = server_filter(query)
+        entity, project = self._project(query.project)
+        app_url = self._session.api._service_api.app_url
+        for node in pages(self._session, RUNS_QUERY, entity, project, filters):
+            run = source_run(node, entity, project, app_url)
+            if run is not None:
+                self._names[run.ref] = run.name
+                yield run
+
+    def histories(
+        self, requests: Sequence[tuple[RunRef, Collection[str] | None]]
+    ) -> Iterator[tuple[RunRef, History | RunError]]:
+        """Exact histories, several runs at a time, in the order in which they arrive.
+
+        Raises:
+            TrackerError: the connection is gone or the key is refused, so that no run can be read.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="pth-tracker-") as folder,
+            ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="wandb-history") as pool,
+        ):
+            futures: dict[Future[History], RunRef] = {}
+            try:
+                for index, (ref, keys) in enumerate(requests):
+                    wanted = None if keys is None else frozenset(keys)
+                    task = pool.submit(read_history, self._session, ref, wanted, Path(folder) / str(index))
+                    futures[task] = ref
+                unreachable = 0
+                for future in as_completed(futures):
+                    ref = futures.pop(future)
+                    outcome = self._outcome(ref, future)
+                    error = future.exception()
+                    unreachable = unreachable + 1 if isinstance(error, RequestFailed) and error.unreachable else 0
+                    if isinstance(error, RequestFailed) and (error.refused or unreachable >= CONCURRENCY):
+                        raise error
+                    yield ref, outcome
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _outcome(self, ref: RunRef, future: Future[History]) -> History | RunError:
+        try:
+            return future.result()
+        except PthTrackerError as error:
+            return RunError(ref, self._names.get(ref, ref.run_id), str(error))
+
+    def marks(self, refs: Sequence[RunRef]) -> Mapping[RunRef, Marks]:
+        """Our own marks as they are now, a request for every thousand runs of a project."""
+        return write.read_marks(self._session, refs)
+
+    def apply(self, edits: Sequence[MarkEdit]) -> Iterator[EditResult]:
+        """Carries out the edits, each on the run's state as it is a moment before."""
+        with ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="wandb-edit") as pool:
+            try:
+                yield from pool.map(lambda edit: write.apply_edit(self._session, edit, self.write_running), edits)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def publish(self, publication: Publication) -> str:
+        """Resumes the project's audit run, adds this audit to it, and returns its page."""
+        entity, project = self._project(publication.project)
+        return write.publish(self._session, entity, project, publication)
+
+    def close(self) -> None:
+        """Lets go of the connection and of the SDK's helper process."""
+        self._session.close()

@@ -1,0 +1,223 @@
+"""One connection to a W&B server through the public SDK: how it is opened, asked and closed.
+
+Since its release 0.30 the SDK sends every request through a helper process (wandb-core), of which all users in a
+process share one. A session starts it if need be and stops it when the last session closes, unless somebody else in
+this process uses it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pth_tracker.errors import TrackerError
+from pth_tracker_wandb.credentials import ServerAddress, has_credentials, without_secrets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIN_TIMEOUT: Final = 120
+"""Seconds to wait for an answer, the SDK's retries included; its own default of 19 ends before a rate limit does."""
+_OPTIONAL_FIELDS: Final = frozenset({"runInfo"})
+"""Fields that some servers do not have; a query goes without them there."""
+_UNANSWERED: Final = ("did not respond in time", "is not running", "giving up")
+_GIVING_UP: Final = re.compile(r".*giving up after \d+ attempt\(s\):? ?(?:while retrying: )?")
+_LAST_STATUS: Final = re.compile(r"giving up .*?HTTP (?:status )?(\d{3})")
+_UNKNOWN_FIELD: Final = re.compile(r"Cannot query field [\"'](\w+)[\"']")
+
+_lock = threading.Lock()
+_sessions = 0
+_shared = False
+
+
+class RequestFailed(TrackerError):
+    """A request that W&B did not answer as hoped."""
+
+    def __init__(self, message: str, *, status: int = 0, unreachable: bool = False, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """Whether the API key was refused, as it would be for any other request."""
+        self.status = status
+        """Of HTTP; 0 where there was no answer, or an answer that only its text describes."""
+        self.unreachable = unreachable
+        """Whether no answer came at all."""
+
+
+def timeout_seconds() -> int:
+    """How long one request may take in all: ``WANDB_HTTP_TIMEOUT``, or at least two minutes."""
+    text = os.environ.get("WANDB_HTTP_TIMEOUT", "")
+    return max(1, int(text)) if text.isdigit() else MIN_TIMEOUT
+
+
+def _prepare_environment() -> None:
+    """Turns the SDK's error reporting and chatter off, before it is imported."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    if "wandb" not in sys.modules:
+        os.environ.setdefault("WANDB_SILENT", "true")
+
+
+class Session:
+    """An open connection: GraphQL requests and downloads, with failures as one sentence each.
+
+    The API key stays inside the SDK; a session shows only the server's address.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        _prepare_environment()
+        import wandb
+        from wandb.sdk import wandb_setup
+
+        global _sessions, _shared
+        base = address.base_url or wandb_setup.singleton().settings.base_url.rstrip("/")
+        self.timeout = timeout_seconds()
+        self._omitted: set[str] = set()
+        self._key: str | None = None
+        self._closed = False
+        if not has_credentials(base):
+            raise TrackerError(
+                f"there are no credentials for W&B at {base}: set WANDB_API_KEY, or run `wandb login --host {base}`"
+            )
+        with _lock:
+            if not _sessions:
+                _shared = wandb_setup.singleton()._connection is not None
+            _sessions += 1
+        try:
+            self.api = wandb.Api(overrides={"base_url": base}, timeout=self.timeout)
+            self._key = self.api.api_key
+        except Exception as error:
+            self.close()
+            raise self._opening_failed(base, error) from None
+        self.address = ServerAddress(base, address.entity)
+
+    def __repr__(self) -> str:
+        return f"Session({str(self.address)!r})"
+
+    def _opening_failed(self, base: str, error: Exception) -> TrackerError:
+        status = _status(error)
+        text = without_secrets(str(error), self._key)
+        if status in (401, 403) or "invalid credentials" in text:
+            return RequestFailed(_refused(base, status), status=status, refused=True)
+        if "API key" in text:
+            return TrackerError(f"W&B at {base} cannot be used with this API key: {text}; set WANDB_API_KEY")
+        return RequestFailed(_unanswered(base, self.timeout, text), unreachable=True)
+
+    def entity(self) -> str:
+        """The entity that projects without one belong to.
+
+        Raises:
+            TrackerError: there is none.
+        """
+        if self.address.entity:
+            return self.address.entity
+        try:
+            entity = self.api.settings.get("entity") or self.api.default_entity
+        except Exception as error:
+            raise self.failure(error) from None
+        if not entity:
+            raise TrackerError(
+                f"W&B at {self.address} has no default entity for this key: name the project ENTITY/PROJECT"
+            )
+        return str(entity)
+
+    def fresh_api(self) -> Any:
+        """The SDK's own API object, with nothing cached."""
+        api: Any = self.api
+        api.flush()
+        return api
+
+    def graphql(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """The ``data`` of one GraphQL request; the SDK retries what is worth retrying.
+
+        Raises:
+            RequestFailed: it was refused or never answered.
+        """
+        try:
+            answer: dict[str, Any] = self.api._service_api.execute_graphql(
+                query, variables, omit_fields=sorted(self._omitted)
+            )
+        except Exception as error:
+            unknown = set(_UNKNOWN_FIELD.findall(str(error))) & (_OPTIONAL_FIELDS - self._omitted)
+            if unknown:
+                self._omitted |= unknown
+                return self.graphql(query, variables)
+            raise self.failure(error) from None
+        return answer or {}
+
+    def download(self, url: str, path: Path) -> None:
+        """Brings the file at ``url`` to ``path``; the SDK retries, and only its own server sees the credentials.
+
+        Raises:
+            RequestFailed: it could not be had.
+        """
+        from wandb.proto import wandb_api_pb2
+
+        messages: Any = wandb_api_pb2  # generated at run time, so that no type checker sees what is in it
+        file = messages.DownloadFileRequest(path=str(path), url=url)
+        request = messages.ApiRequest(download_file_request=file)
+        try:
+            self.api._service_api.send_api_request(request, timeout=5 * self.timeout)
+        except Exception as error:
+            raise self.failure(error, download=True) from None
+
+    def failure(self, error: Exception, download: bool = False) -> RequestFailed:
+        """What went wrong, as one sentence without secrets."""
+        status = _status(error)
+        text = without_secrets(str(error), self._key)
+        base = self.address.base_url
+        if status == 401 and not download:
+            return RequestFailed(_refused(base, status), status=status, refused=True)
+        if not status and any(sign in text for sign in _UNANSWERED):
+            return RequestFailed(_unanswered(base, self.timeout, text), unreachable=not _LAST_STATUS.search(text))
+        answer = f"HTTP {status}: {text[:300]}" if status else text[:300]
+        return RequestFailed(f"W&B at {base} answered {answer}", status=status)
+
+    def close(self) -> None:
+        """Lets go of the connection, and of the helper process if nobody else uses it."""
+        global _sessions
+        if self._closed:
+            return
+        self._closed = True
+        import wandb
+        from wandb.sdk import wandb_setup
+
+        with _lock:
+            _sessions -= 1
+            if _sessions or _shared or wandb_setup.singleton().most_recent_active_run is not None:
+                return
+            with contextlib.suppress(SystemExit):
+                wandb.teardown()
+
+
+def _status(error: BaseException | None) -> int:
+    """The HTTP status behind one of the SDK's errors, 0 where there is none."""
+    for _ in range(5):
+        if error is None:
+            return 0
+        status = getattr(getattr(error, "response", None), "http_status", None)
+        if status:
+            return int(status)
+        error = getattr(error, "exc", None) or error.__cause__
+    return 0
+
+
+def _refused(base: str, status: int) -> str:
+    code = f" (HTTP {status})" if status else ""
+    return f"W&B at {base} refuses the API key{code}: set WANDB_API_KEY to a key of this server"
+
+
+def _unanswered(base: str, seconds: int, text: str) -> str:
+    """A sentence for a request that the SDK gave up after all its retries, or that took too long."""
+    last = _LAST_STATUS.search(text)
+    if last:
+        why = "limits our requests" if last[1] == "429" else f"answers HTTP {last[1]}"
+        return f"W&B at {base} {why} through all retries: try again later"
+    cause = _GIVING_UP.sub("", text).partition(" while retrying")[0] if "giving up" in text else "no answer in time"
+    return (
+        f"W&B at {base} could not be reached within {seconds} s ({cause[:150]}): check WANDB_BASE_URL, the network "
+        "and any proxy"
+    )

@@ -147,10 +147,8 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
     """The examination of one run whose exact history is at hand."""
     reading = Reading(load_vocabulary(plan.vocabularies), run, history)
     view = RunView(reading, plan)
-    available = set(view.available)
-    score_key, score_step, score_values = _score_series(plan, history)
-    if len(score_step):
-        available.add("score")
+    available = view.available
+    score_key, score_step, score_values = view.score
     findings: list[Finding] = []
     outcomes: list[RuleOutcome] = []
     for rule in run_rules(plan.rules):
@@ -169,7 +167,7 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         run_key=run.key,
         findings=tuple(findings),
         outcomes=tuple(outcomes),
-        available=frozenset(available),
+        available=available,
         quantities={name: _digest(series, name in witness, name in CURVES) for name, series in held.items()},
         score=_reduce(plan, score_step, score_values),
         score_key=score_key,
@@ -179,14 +177,6 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         last_update=int(history.step[-1]) if len(history) else None,
         conflicts=history.conflicts,
     )
-
-
-def _score_series(plan: Plan, history: History) -> tuple[str, Ints, Floats]:
-    for key in find_keys(plan.metric, frozenset(history.values)) if plan.metric else ():
-        step, values = history.series(key)
-        if len(step):
-            return key, step, values
-    return "", np.empty(0, dtype=np.int64), np.empty(0)
 
 
 def _reduce(plan: Plan, step: Ints, values: Floats) -> float | None:

@@ -51,15 +51,22 @@ def _merged(group: Sequence[Finding], comparison: Comparison, labels: Mapping[st
     runs = tuple(dict.fromkeys(key for finding in group for key in finding.runs))
     blames = tuple(dict.fromkeys(key for finding in group for key in finding.blames))
     shown = group[:EVIDENCE_RUNS]
-    details = [finding.detail for finding in group]
-    if len(set(details)) == 1:
-        detail = details[0]
-    else:
-        lines = [f"{labels.get(finding.runs[0], finding.runs[0])}: {finding.detail}" for finding in shown]
-        more = [f"and {len(group) - len(shown)} more runs."] if len(group) > len(shown) else []
-        detail = "\n".join([*lines, *more])
+    own, shared = _shared_ending([finding.detail for finding in group])
+    lines = [f"{labels.get(finding.runs[0], finding.runs[0])}: {text}" for finding, text in zip(shown, own) if text]
+    more = [f"and {len(group) - len(shown)} more runs."] if len(group) > len(shown) and lines else []
+    detail = "\n".join([*lines, *more, *([shared] if shared else [])])
     evidence = {labels.get(finding.runs[0], finding.runs[0]): dict(finding.evidence) for finding in shown}
     return replace(first, runs=runs, blames=blames, arms=arms, detail=detail, evidence=evidence)
+
+
+def _shared_ending(details: Sequence[str]) -> tuple[list[str], str]:
+    """Each detail without the sentences that all of them end with, and those sentences."""
+    sentences = [detail.split(". ") for detail in details]
+    count = 0
+    while count < min(map(len, sentences)) and len({one[-1 - count] for one in sentences}) == 1:
+        count += 1
+    own = [". ".join(one[: len(one) - count]) + ("." if count and len(one) > count else "") for one in sentences]
+    return own, ". ".join(sentences[0][len(sentences[0]) - count :]) if count else ""
 
 
 def apply_policy(findings: Sequence[Finding], comparison: Comparison, design: Design | None) -> list[Finding]:

@@ -9,9 +9,10 @@ import numpy as np
 
 from pth_tracker.design.labels import name_label
 from pth_tracker.model import Plan
-from pth_tracker.runs import Run
+from pth_tracker.runs import Floats, Ints, Run
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Reading, Series
+from pth_tracker.vocabulary.detect import find_keys
 
 
 class RunView:
@@ -30,6 +31,17 @@ class RunView:
         """The quantity's series, or None."""
         return self.reading.series(quantity)
 
+    @cached_property
+    def score(self) -> tuple[str, Ints, Floats]:
+        """The raw name of the metric in force with its ``(n,)`` updates and values; empty where none was logged."""
+        history = self.reading.history
+        if history is not None and self.plan.metric:
+            for key in find_keys(self.plan.metric, frozenset(history.values)):
+                step, values = history.series(key)
+                if len(step):
+                    return key, step, values
+        return "", np.empty(0, dtype=np.int64), np.empty(0)
+
     def role(self, name: str) -> Any:
         """The role's value, or `MISSING`."""
         return self.reading.role(name)
@@ -39,6 +51,8 @@ class RunView:
         """Everything that a branch of needs may find here: quantities, roles and facts."""
         found = {name for name in self.plan.quantities if self.series(name) is not None}
         found |= set(self.reading.roles)
+        if len(self.score[1]):
+            found.add("score")
         if self.run.config:
             found.add("config")
         if self.reading.seed.order is not None:

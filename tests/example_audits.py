@@ -101,9 +101,9 @@ def full_audit() -> Audit:
             NotJudged("rogue-normaliser", 4, "project", (), "Check it in the code: check_loss."),
         ],
         coverage=[
-            Coverage("idle-clip", 1, "verl runs", Outcome.FAILED, 6, ("measured",)),
-            Coverage("stuck-batch", 3, "verl runs", Outcome.PASSED, 6, ("metrics",), ("identity",)),
-            Coverage("sampler-mismatch", 1, "verl runs", Outcome.NOT_JUDGED, 6, (), ("measured",)),
+            Coverage("idle-clip", 1, "verl runs", Outcome.FAILED, GRPO + TIS, ("measured",)),
+            Coverage("stuck-batch", 3, "verl runs", Outcome.PASSED, GRPO + TIS, ("metrics",), ("identity",)),
+            Coverage("sampler-mismatch", 1, "verl runs", Outcome.NOT_JUDGED, GRPO + TIS, (), ("measured",)),
         ],
         runs={one.key: one for one in runs},
         design=DesignInForce(
@@ -170,7 +170,7 @@ def passed_audit() -> Audit:
     return Audit(
         project="tidy",
         runs={"a": run("a", "base-s1", verdict=Verdict.PASS)},
-        coverage=[Coverage("stuck-batch", 3, "verl runs", Outcome.PASSED, 1)],
+        coverage=[Coverage("stuck-batch", 3, "verl runs", Outcome.PASSED, ("a",))],
         write_back=WriteBack(applied=True),
     )
 

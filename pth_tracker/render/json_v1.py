@@ -39,7 +39,7 @@ def to_dict(audit: Audit, status: ExitCode | None = None) -> dict[str, Any]:
             "exit": None if status is None else int(status),
             "counts": audit.counts,
             "findings": [_finding(audit, finding) for finding in audit.findings],
-            "coverage": [_coverage(entry) for entry in audit.coverage],
+            "coverage": [_coverage(audit, entry) for entry in audit.coverage],
             "runs": [_run(run) for run in audit.runs.values()],
             "design": _design(audit, audit.design),
             "errors": [
@@ -88,13 +88,13 @@ def _not_judged(audit: Audit, entry: NotJudged) -> dict[str, Any]:
     }
 
 
-def _coverage(entry: Coverage) -> dict[str, Any]:
+def _coverage(audit: Audit, entry: Coverage) -> dict[str, Any]:
     return {
         "rule": entry.rule,
         "check": entry.check,
         "subject": entry.subject,
         "outcome": entry.outcome,
-        "runs": entry.runs,
+        "runs": _labels(audit, entry.runs),
         "branches": list(entry.branches),
         "unmet": list(entry.unmet),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from pth_tracker.model import CHECK_TITLES, FACTS, Branch, Rule
+from pth_tracker.model import CHECK_TITLES, Branch, Rule
 from pth_tracker.render.text import wrap
 
 _ITEM: Final = re.compile(r"(?:[-*+]|\d+[.)])\s+")
@@ -19,7 +19,12 @@ def format_rule(rule: Rule, width: int = 80) -> str:
     """One rule's documentation, reflowed, with what it needs and how far it goes."""
     title = CHECK_TITLES.get(rule.check, "")
     lines = [rule.slug, *wrap(f"check {rule.check} ({title}); at worst {rule.level}; judges one {rule.scope}", width)]
-    lines += ["", *reflow(rule.doc, width), "", "Judged from" + (", any one of:" if len(rule.needs) > 1 else ":")]
+    lines += [
+        "",
+        *reflow(plain(rule.doc), width),
+        "",
+        "Judged from" + (", any one of:" if len(rule.needs) > 1 else ":"),
+    ]
     for one in rule.needs:
         lines += wrap(_branch_text(one), width, "    ", "  ")
     if not rule.needs:
@@ -39,7 +44,7 @@ def list_rules(rules: Sequence[Rule], width: int = 80) -> str:
         lines += ["", f"{check} {CHECK_TITLES.get(check, '')}"]
         for rule in group:
             start = f"  {rule.slug:<{longest}}  {rule.level:<4}  "
-            lines += wrap(first_sentence(rule.doc), width, " " * len(start), start)
+            lines += wrap(plain(first_sentence(rule.doc)), width, " " * len(start), start)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -56,13 +61,18 @@ def checks_markdown(rules: Sequence[Rule]) -> str:
         for rule in group:
             facts = [f"at worst **{rule.level}**", f"judges one {rule.scope}"]
             facts += [] if rule.blames_runs else ["tags no run"]
-            lines += [f"### `{rule.slug}`", "", f"*{', '.join(facts)}*", "", inspect.cleandoc(rule.doc), ""]
+            lines += [f"### `{rule.slug}`", "", f"*{', '.join(facts)}*", "", inspect.cleandoc(plain(rule.doc)), ""]
             lines += ["Judged from" + (", any one of:" if len(rule.needs) > 1 else ":"), ""]
             lines += [f"- {_branch_text(one)}" for one in rule.needs] or ["- the listing of the runs alone"]
             if rule.explains:
                 lines += ["", f"Explains, where both are found: {', '.join(f'`{slug}`' for slug in rule.explains)}."]
             lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def plain(doc: str) -> str:
+    """A documentation without the double backquotes of reStructuredText."""
+    return doc.replace("``", "`")
 
 
 def first_sentence(doc: str) -> str:
@@ -101,7 +111,7 @@ def _reflow_block(block: Iterable[str], width: int) -> list[str]:
 
 
 def _branch_text(branch: Branch) -> str:
-    groups = [" or ".join(FACTS.get(name, name) for name in group) for group in branch.groups]
+    groups = [" or ".join(group) for group in branch.groups]
     return f"{branch.name}: {'; and '.join(groups)}"
 
 

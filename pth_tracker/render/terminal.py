@@ -19,7 +19,7 @@ from pth_tracker.model import (
     WriteBack,
 )
 from pth_tracker.render.evidence import redacted
-from pth_tracker.render.text import EXIT_WORDS, compact_names, counted, safe_text, wrap
+from pth_tracker.render.text import compact_names, counted, safe_text, short_exit_words, wrap
 from pth_tracker.tracker import without_credentials
 from pth_tracker.values import show_value
 
@@ -299,14 +299,9 @@ def _not_judged(page: _Page, audit: Audit) -> None:
 
 
 def _passed(page: _Page, audit: Audit) -> None:
-    outcomes: dict[str, set[Outcome]] = {}
-    for entry in audit.coverage:
-        outcomes.setdefault(entry.rule, set()).add(entry.outcome)
-    passed = [
-        rule
-        for rule, seen in outcomes.items()
-        if Outcome.PASSED in seen and seen <= {Outcome.PASSED, Outcome.NOT_JUDGED}
-    ]
+    found = {finding.rule for finding in audit.findings}
+    passed = dict.fromkeys(entry.rule for entry in audit.coverage if entry.outcome is Outcome.PASSED)
+    passed = {rule: None for rule in passed if rule not in found}
     if passed:
         page.heading(f"Passed: {counted(len(passed), 'rule')}")
         page.item(", ".join(passed))
@@ -375,13 +370,20 @@ def _closing(page: _Page, audit: Audit, status: ExitCode | None) -> None:
     apart = sum(not finding.counts for finding in audit.findings)
     words = [
         f"{counts['fail']} failed",
-        counted(counts["warn"], "warning"),
-        f"{counts['info']} for information",
-        f"{counts['not_judged']} not judged",
-        *([f"{apart} explained or ignored"] if apart else []),
-        *([f"{counted(counts['errors'], 'run')} unreadable"] if counts["errors"] else []),
-        counted(counts["runs"], "run"),
+        *_unless_zero(counts["warn"], counted(counts["warn"], "warning")),
+        *_unless_zero(counts["info"], f"{counts['info']} for information"),
+        *_unless_zero(apart, f"{apart} explained or ignored"),
+        *_unless_zero(counts["not_judged"], f"{counts['not_judged']} not judged"),
+        *_unless_zero(counts["errors"], f"{counted(counts['errors'], 'run')} unreadable"),
     ]
-    ending = f"; exit status {int(status)}: {EXIT_WORDS[status].replace('`', '')}" if status is not None else ""
+    ending = ""
+    if status is not None:
+        strict = status is ExitCode.CHECK_FAILED and not counts["fail"]
+        meaning = "a rule could not be judged" if strict else short_exit_words(status)
+        ending = f"; exit status {int(status)}: {meaning}"
     page.gap()
-    page.add(*wrap(", ".join(words) + ending, page.width, "  ", ""))
+    page.add(*wrap(f"{counted(counts['runs'], 'run')}: {', '.join(words)}{ending}", page.width, "  ", ""))
+
+
+def _unless_zero(number: int, words: str) -> list[str]:
+    return [words] if number else []

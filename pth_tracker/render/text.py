@@ -24,6 +24,16 @@ EXIT_WORDS: Final[Mapping[ExitCode, str]] = {
 }
 """What each exit status means, in the words of the documentation."""
 
+
+def short_exit_words(status: ExitCode) -> str:
+    """What ``status`` means in a few words, for the end of a report.
+
+    >>> short_exit_words(ExitCode.CHECK_FAILED)
+    'a check failed'
+    """
+    return EXIT_WORDS[status].split(" (", 1)[0]
+
+
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 

@@ -50,8 +50,8 @@ def test_full_report_names_everything_a_reader_needs() -> None:
     assert "2 files were recognised by nothing" in words and "tis-smoke: the log is cut short" in words
     assert "Written: marks of 2 runs (1 fail, 1 cleared)" in words and "refused: grpo-s43: the server" in words
     assert words.endswith(
-        "2 failed, 1 warning, 1 for information, 3 not judged, 3 explained or ignored, 1 run unreadable, 7 runs; "
-        "exit status 1: a check failed (with --strict: or could not be judged)"
+        "7 runs: 2 failed, 1 warning, 1 for information, 3 explained or ignored, 3 not judged, 1 run unreadable; "
+        "exit status 1: a check failed"
     )
 
 
@@ -116,6 +116,10 @@ def replace_chosen(audit: Audit) -> Audit:
 def test_verdicts_in_words() -> None:
     assert format_audit(passed_audit()).startswith("PASSED: no check failed or warned\n")
     assert format_audit(Audit()).startswith("NOT JUDGED: nothing could be judged")
+    assert format_audit(passed_audit(), status=ExitCode.OK).endswith(
+        "\n1 run: 0 failed; exit status 0: every judged check passed, or only warned\n"
+    )
+    assert format_audit(Audit(), status=ExitCode.CHECK_FAILED).endswith("exit status 1: a rule could not be judged\n")
     audit = passed_audit()
     audit.findings.append(Finding(5, Level.WARN, "t", rule="collapsed", runs=("a",), blames=("a",)))
     assert format_audit(audit).startswith("PASSED WITH WARNINGS: collapsed on 1 run\n")

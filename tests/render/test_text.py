@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pth_tracker.errors import ExitCode
-from pth_tracker.render.text import EXIT_WORDS, compact_names, counted, natural_key, safe_text, wrap
+from pth_tracker.render.text import EXIT_WORDS, compact_names, counted, natural_key, safe_text, short_exit_words, wrap
 
 
 @given(st.text(st.characters()))
@@ -50,3 +50,4 @@ def test_counted() -> None:
 
 def test_every_exit_status_has_words() -> None:
     assert set(EXIT_WORDS) == set(ExitCode)
+    assert all(short_exit_words(code) and "(" not in short_exit_words(code) for code in ExitCode)

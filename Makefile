@@ -1,0 +1,60 @@
+# Everything a developer or CI does; `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help dev demo test test-all lint format docs docs-check bench
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+dev: $(VENV)/.installed-test ## Set up .venv with everything for development
+	@echo "ready: $(BIN)/pth-tracker, $(BIN)/pytest"
+
+demo: $(VENV)/.installed ## Train the demo with its bugs, audit it, and check that the audit finds them
+	@status=0; $(BIN)/pth-tracker demo $(DEMO_FLAGS) || status=$$?; \
+	if [ $$status -eq 1 ]; then \
+		echo "make demo: as it should, the audit found the demo's bugs (exit status 1)"; \
+	else \
+		echo "make demo: the audit should have failed with exit status 1, and ended with $$status" >&2; exit 1; \
+	fi
+
+test: $(VENV)/.installed-test ## Run the tests that are not slow
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.installed-test ## Run all tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests tools benchmarks
+
+format: $(VENV)/.installed-test ## Format the code and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-test ## Write the generated documentation: CHECKS.md and the marked parts of README.md
+	$(BIN)/python tools/docs.py
+
+docs-check: $(VENV)/.installed-test ## Fail where the generated documentation is not up to date
+	$(BIN)/python tools/docs.py --check
+
+bench: $(VENV)/.installed-test ## Run the benchmarks
+	@for script in benchmarks/bench_*.py; do \
+		echo "== $$script"; env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$script || exit 1; \
+	done

@@ -1,0 +1,97 @@
+"""``pth-tracker audit``: the seven checks on a project or on paths, the report, and the verdict written back."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pth_tracker.cli import options as opt
+from pth_tracker.cli.options import Color, StdoutFormat
+from pth_tracker.cli.session import Reporting, Writing, audit_and_report
+from pth_tracker.errors import UsageError
+
+if TYPE_CHECKING:
+    from pth_tracker.tracker import Tracker
+
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Files or folders to audit, instead of --tracker.", show_default=False),
+]
+
+
+def audit(
+    paths: Paths = None,
+    project: opt.Project = "",
+    tracker: opt.Trackers = None,
+    design: opt.DesignFile = None,
+    arm: opt.Arms = None,
+    vary: opt.Vary = None,
+    replicate: opt.Replicate = None,
+    metric: opt.Metric = "",
+    where: opt.Where = "",
+    since: opt.Since = "",
+    select: opt.Select = None,
+    ignore: opt.Ignore = None,
+    dry_run: opt.DryRun = False,
+    no_write: opt.NoWrite = False,
+    strict: opt.Strict = False,
+    exit_zero: opt.ExitZero = False,
+    output: opt.Outputs = None,
+    format: opt.ReportFormat = StdoutFormat.TEXT,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    color: opt.ColorChoice = Color.AUTO,
+) -> int:
+    """Audit the runs of a project, or of files and folders.
+
+    Runs the seven checks, prints what is wrong by name, and writes the verdict into the tracker where it can
+    (--dry-run and --no-write keep it from that). Without a design, arms, seeds and the metric are inferred and shown.
+
+    Each option can also be set by an environment variable, PTH_TRACKER_PROJECT for --project and so on.
+    """
+    reporting = Reporting(tuple(output or ()), format, quiet, verbose, color, strict, exit_zero)
+    writing = Writing(dry_run, no_write)
+    reporting.check()
+    writing.check()
+    moment = opt.parse_since(since)
+    from pth_tracker.design.load import load_design, with_command_line
+    from pth_tracker.engine import Options
+
+    declared = with_command_line(
+        load_design(design) if design else None,
+        arms=arm or (),
+        vary=vary or (),
+        replicate=replicate or (),
+        metric=metric,
+    )
+    wanted = Options(
+        project=project,
+        design=declared,
+        where=where,
+        since=moment,
+        select=opt.split_commas(select),
+        ignore=opt.split_commas(ignore),
+    )
+    opened, chosen = open_tracker(project, paths or [], tracker or [])
+    with closing(opened):
+        return audit_and_report(opened, wanted, chosen, reporting, writing)
+
+
+def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[Tracker, str]:
+    """The opened tracker and why it was chosen; the caller closes it.
+
+    Raises:
+        UsageError: neither a project nor a path is named.
+    """
+    from pth_tracker.tracker import find_tracker
+
+    if not (project or paths):
+        if not trackers:
+            raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
+        opened, _ = find_tracker("", trackers)
+        with closing(opened):
+            names = ", ".join(opened.projects()) or "none"
+        raise UsageError(f"name the project to audit with --project; {opened.address} has: {names}")
+    return find_tracker(project, [*trackers, *paths])

@@ -1,0 +1,226 @@
+"""The options that commands share, each defined once, with its environment variable ``PTH_TRACKER_<OPTION>``."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from pth_tracker.errors import UsageError
+from pth_tracker.render import FORMATS
+
+ENV_PREFIX: Final = "PTH_TRACKER_"
+SUFFIXES: Final = ", ".join(one.suffix for one in FORMATS)
+
+
+class Color(StrEnum):
+    """When to colour: ``auto`` on a terminal, unless ``NO_COLOR`` is set."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class StdoutFormat(StrEnum):
+    """The formats that go to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def option(*flags: str, help: str, metavar: str | None = None, default: bool = False) -> Any:
+    """A Typer option with the environment variable of its last flag; ``default``: whether help shows the default."""
+    variable = ENV_PREFIX + flags[-1].removeprefix("--").replace("-", "_").upper()
+    return typer.Option(*flags, help=help, metavar=metavar, envvar=variable, show_envvar=False, show_default=default)
+
+
+Project = Annotated[
+    str,
+    option(
+        "--project",
+        metavar="NAME",
+        help="The W&B project (or entity/project) or MLflow experiment.",
+    ),
+]
+Trackers = Annotated[
+    list[str] | None,
+    option(
+        "--tracker",
+        metavar="WHERE",
+        help="Where the runs are: sqlite:///mlflow.db, http://host:5000, wandb, or a path. Repeatable. "
+        "Default: a local store that holds the project, then MLFLOW_TRACKING_URI, then W&B credentials.",
+    ),
+]
+DesignFile = Annotated[
+    Path | None,
+    option(
+        "--design",
+        metavar="FILE",
+        help="A design file (YAML): arms, varied fields, seeds, metric, claims.",
+    ),
+]
+Arms = Annotated[
+    list[str] | None,
+    option(
+        "--arm",
+        metavar="NAME=GLOB",
+        help="An arm and the names of its runs. Repeatable.",
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    option(
+        "--vary",
+        metavar="KEY",
+        help="A configuration key that is meant to differ between arms. Repeatable.",
+    ),
+]
+Replicate = Annotated[
+    list[str] | None,
+    option(
+        "--replicate",
+        metavar="KEY",
+        help="A configuration key whose values pair the runs, such as data.seed. Repeatable.",
+    ),
+]
+Metric = Annotated[
+    str,
+    option(
+        "--metric",
+        metavar="KEY",
+        help="The score that is compared.",
+    ),
+]
+Where = Annotated[
+    str,
+    option(
+        "--where",
+        metavar="FILTER",
+        help="A filter on runs in the tracker's own syntax, handed to it as it is.",
+    ),
+]
+Since = Annotated[
+    str,
+    option(
+        "--since",
+        metavar="WHEN",
+        help="Only runs created since: 7d, 12h, 2026-03-01, 2026-03-01T08:00+01:00 (UTC where no zone is given).",
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    option(
+        "--select",
+        metavar="RULE",
+        help="Judge only this rule. Repeatable, or separated by commas.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    option(
+        "--ignore",
+        metavar="RULE",
+        help="Do not judge this rule. Repeatable, or separated by commas.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    option(
+        "--dry-run",
+        help="Show what would be written into the tracker, and write nothing.",
+    ),
+]
+NoWrite = Annotated[
+    bool,
+    option(
+        "--no-write",
+        help="Leave the tracker as it is.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    option(
+        "--strict",
+        help="Exit 1 also where a rule could not be judged.",
+    ),
+]
+ExitZero = Annotated[
+    bool,
+    option(
+        "--exit-zero",
+        help="Exit 0 where a check failed; errors keep their exit status.",
+    ),
+]
+Outputs = Annotated[
+    list[Path] | None,
+    option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"Also write the report to FILE, in the format of its suffix ({SUFFIXES}). Repeatable.",
+    ),
+]
+ReportFormat = Annotated[
+    StdoutFormat,
+    option(
+        "--format",
+        help="The format on standard output.",
+        default=True,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    option(
+        "-q",
+        "--quiet",
+        help="Print only what failed or warned, and the last line.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    option(
+        "-v",
+        "--verbose",
+        help="Print every run and rule by name, and the evidence.",
+    ),
+]
+ColorChoice = Annotated[
+    Color,
+    option(
+        "--color",
+        help="When to colour the report; auto honours NO_COLOR.",
+        default=True,
+    ),
+]
+
+_AGO: Final = re.compile(r"(\d{1,6})\s*([wdh])")
+_HOURS: Final = {"w": 7 * 24, "d": 24, "h": 1}
+
+
+def parse_since(text: str, now: datetime | None = None) -> datetime | None:
+    """The moment that ``--since`` names, aware; None where it is empty.
+
+    Raises:
+        UsageError: it is neither a span such as ``7d`` or ``12h`` nor an ISO date or time.
+    """
+    if not text:
+        return None
+    span = _AGO.fullmatch(text.strip())
+    try:
+        if span:
+            return (now or datetime.now(UTC)) - timedelta(hours=int(span[1]) * _HOURS[span[2]])
+        moment = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--since {text!r} is no moment: give a span (7d, 12h, 2w) or an ISO date or time (2026-03-01)"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def split_commas(values: list[str] | None) -> tuple[str, ...]:
+    """Every word of a repeatable option whose values may be separated by commas."""
+    return tuple(word for value in values or () for word in (part.strip() for part in value.split(",")) if word)

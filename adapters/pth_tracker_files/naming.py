@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 
 def names_below(paths: Sequence[Path]) -> dict[Path, str]:
@@ -14,6 +15,11 @@ def names_below(paths: Sequence[Path]) -> dict[Path, str]:
     whole = {path: os.path.abspath(path) for path in paths}
     root = os.path.commonpath([os.path.dirname(text) for text in whole.values()])
     return {path: as_text(os.path.relpath(text, root)).replace(os.sep, "/") for path, text in whole.items()}
+
+
+def as_part(text: str) -> str:
+    """``text`` for the part of a run's reference: without the characters that divide paths from parts."""
+    return quote(text, safe=" .,:;=+-_~()[]{}@!", errors="replace")
 
 
 def as_text(name: str | Path) -> str:

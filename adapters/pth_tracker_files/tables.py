@@ -19,8 +19,8 @@ from pth_tracker.errors import TrackerError, UsageError
 from pth_tracker.runs import History, Ints, RunError, SourceRun
 from pth_tracker.values import Value, canonical_value, show_value
 from pth_tracker_files import wandb_export
-from pth_tracker_files.naming import names_below
-from pth_tracker_files.sources import LoadedRun, ref_for, revision_of
+from pth_tracker_files.naming import as_part, names_below
+from pth_tracker_files.sources import LoadedRun, read_head, ref_for, revision_of
 from pth_tracker_files.table_files import PARQUET_MAGIC, Table, first_row, header_of, parquet_columns, read_table
 
 KIND: Final = "result tables and W&B exports"
@@ -74,7 +74,7 @@ def claims(path: Path, head: bytes) -> bool:
     """Whether ``path`` is a table of results: told by a column of steps or seeds, or a CSV's column of numbers."""
     if head[:4] == PARQUET_MAGIC:
         return _tells(parquet_columns(path))
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
+    if _is_json(head):
         row = first_row(head)
         return _tells(tuple(row)) and not _SAMPLES & row.keys()
     if path.suffix.lower() not in (".csv", ".tsv"):
@@ -98,30 +98,55 @@ def load(paths: Sequence[Path], columns: TableColumns | None = None) -> Iterator
     """The runs of all tables, and of all W&B exports, whose columns are joined by the runs' names."""
     columns = columns or TableColumns()
     exports: list[Table] = []
-    places = _places(paths)
-    names = names_below(paths)
+    places = _places(paths, columns)
     for path in paths:
-        name = names[path].rsplit(".", 1)[0]
+        name, method, task = places[path]
         try:
             table = read_table(path)
             if wandb_export.is_export(table.columns):
                 exports.append(table)
             else:
-                layout = _layout(table, columns)
-                yield from _runs(table, layout, name, *places[path])
+                yield from _runs(table, _layout(table, columns), name, method, task)
         except (TrackerError, UsageError, OSError) as error:
             yield RunError(ref_for(path), name, str(error))
     yield from wandb_export.load(exports)
 
 
-def _places(paths: Sequence[Path]) -> dict[Path, tuple[str | None, str | None]]:
-    """Method and task of each file by where it is; None for a single file, whose place says nothing."""
-    if len(paths) < 2:
-        return dict.fromkeys(paths, (None, None))
-    parts = {path: name.rsplit(".", 1)[0].split("/") for path, name in names_below(paths).items()}
-    if len({last[-1] for last in parts.values()}) == 1 and all(len(part) > 1 for part in parts.values()):
-        parts = {path: part[:-1] for path, part in parts.items()}
-    return {path: (part[0], "/".join(part[1:]) or None) for path, part in parts.items()}
+def _places(paths: Sequence[Path], columns: TableColumns) -> dict[Path, tuple[str, str | None, str | None]]:
+    """Name, method and task of each file by where it is among those of its form.
+
+    A file that is alone of its form has neither method nor task by its place, which says nothing then.
+    """
+    forms: dict[tuple[bool, bool], list[Path]] = {}
+    for path in paths:
+        header = _header(path)
+        seeded = columns.seed is not None or _find(header, _SEEDS) is not None
+        forms.setdefault((seeded, columns.method is not None or _find(header, _METHODS) is not None), []).append(path)
+    places: dict[Path, tuple[str, str | None, str | None]] = {}
+    for files in forms.values():
+        names = {path: name.rsplit(".", 1)[0] for path, name in names_below(files).items()}
+        parts = {path: name.split("/") for path, name in names.items()}
+        if len({part[-1] for part in parts.values()}) == 1 and all(len(part) > 1 for part in parts.values()):
+            parts = {path: part[:-1] for path, part in parts.items()}
+        for path, part in parts.items():
+            known = (part[0], "/".join(part[1:]) or None) if len(files) > 1 else (None, None)
+            places[path] = (names[path], *known)
+    return places
+
+
+def _header(path: Path) -> tuple[str, ...]:
+    """The names of the columns by the first lines of the file; none where they cannot be read."""
+    try:
+        head = read_head(path)
+    except OSError:
+        return ()
+    if head[:4] == PARQUET_MAGIC:
+        return parquet_columns(path)
+    return tuple(first_row(head)) if _is_json(head) else header_of(head)[0]
+
+
+def _is_json(head: bytes) -> bool:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
 
 def _find(names: Sequence[str], words: Sequence[str]) -> str | None:
@@ -223,7 +248,7 @@ def _runs(
             for here in [present[rows]]
         }
         history = History.from_points(points)
-        part = "&".join(f"{role}={text}" for role, text in cells.items() if text is not None)
+        part = "&".join(f"{as_part(role)}={as_part(text)}" for role, text in cells.items() if text is not None)
         if layout.step is None:
             part = "&".join(filter(None, (part, f"row={int(rows[0]) + 1}")))
         run = SourceRun(

@@ -15,6 +15,7 @@ import numpy as np
 
 from pth_tracker.errors import UsageError
 from pth_tracker.runs import Floats, History, Ints, RunError, SourceRun
+from pth_tracker_files.naming import as_part
 from pth_tracker_files.sources import LoadedRun, ref_for, revision_of
 from pth_tracker_files.table_files import Table
 
@@ -51,7 +52,7 @@ def load(tables: Sequence[Table]) -> Iterator[LoadedRun | RunError]:
     for (_, name), joined in runs.items():
         history = History.from_points(joined.points)
         run = SourceRun(
-            ref=ref_for(joined.paths[0], f"run={name}"),
+            ref=ref_for(joined.paths[0], f"run={as_part(name)}"),
             name=name,
             metric_keys=frozenset(history.values),
             last_step=int(history.step[-1]) if len(history) else None,

@@ -110,6 +110,23 @@ def test_method_and_task_come_from_the_place_where_no_column_names_them(tmp_path
     assert alone.run.name == "grpo seed 3" and dict(alone.run.config) == {"seed": 3}
 
 
+def test_other_tables_in_the_tree_do_not_change_what_a_place_says(tmp_path: Path) -> None:
+    text = "step,reward,seed\n0,1,3\n"
+    curves = [put(tmp_path / "tables" / f"{method}/walk.csv", text) for method in ("sac", "tdmpc")]
+    history = put(tmp_path / "exports" / "history.csv", "_step,kl\n0,1\n")
+    named = put(tmp_path / "summary.csv", "method,seed,acc\nsac,3,1\n")
+    names = [item.run.name for item in load([history, *curves, named])]
+    assert names == ["history", "sac seed 3", "tdmpc seed 3", "sac seed 3"]
+
+
+def test_references_stay_apart_from_their_paths(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.csv", "method,seed,acc\na/b#c&d=e,1,0.5\na/b#c&d=f,1,0.5\n")
+    refs = [item.run.ref.run_id for item in load([path])]
+    assert len(set(refs)) == 2
+    assert [ref.rpartition("#")[0] for ref in refs] == [str(path)] * 2
+    assert not any("/" in ref.rpartition("#")[2] for ref in refs)
+
+
 def test_a_history_without_seed_and_method_is_one_run_by_its_file(tmp_path: Path) -> None:
     text = "_step,_runtime,kl,note\n0,1.5,0.1,a\n1,2.5,nan,a\n2,3.5,,a\n"
     a, b = put(tmp_path / "grpo/seed1.csv", text), put(tmp_path / "tis/seed1.csv", text)

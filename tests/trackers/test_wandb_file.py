@@ -164,6 +164,14 @@ def test_a_corrupt_block_is_skipped_and_counted(tmp_path: Path, what: str) -> No
     assert "1 corrupt block:" in damage.notes()[0]
 
 
+def test_a_record_with_a_corrupt_middle_is_dropped_whole(tmp_path: Path) -> None:
+    log = bytearray(framed([b"a", b"b" * (3 * BLOCK), b"c"]))
+    log[BLOCK + 500] ^= 1
+    got, damage = read(tmp_path, bytes(log))
+    assert got == [b"a", b"c"]
+    assert (damage.bad_blocks, damage.unreadable, damage.torn) == (1, 0, 0)
+
+
 def test_a_record_that_does_not_decode_is_counted(tmp_path: Path) -> None:
     good = history_record({"loss": 0.25}, step=1)
     bad = [b"\x12\x05\x0a\x7f", b"\xff\xff", b"", record(num=1)]

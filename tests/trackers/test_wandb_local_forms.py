@@ -107,6 +107,39 @@ def test_a_value_that_imitates_an_item_is_not_read_as_one(tmp_path: Path) -> Non
     }
 
 
+def test_long_values_and_repeated_fields_of_a_known_key_are_read_in_full(tmp_path: Path) -> None:
+    short: dict[str, object] = {"m": 1}
+    long: dict[str, object] = {"m": {"inner": 2, "pad": "x" * 150}}
+    repeated = wandb_item(b"m", b"3") + wandb_value(b"4")
+    rows = [history_record(row, step=step) for step, row in enumerate([short, short, long])]
+    last = b"\x0a" + bytes([len(repeated)]) + repeated + b"\x12\x02\x08\x09"
+    rows.append(b"\x12" + bytes([len(last)]) + last)
+    history = only_history(write_run(tmp_path, [run_record(), *rows, exit_record()]))
+    assert points(history, "m") == [(0, 1.0), (1, 1.0), (9, 4.0)]
+    assert points(history, "m.inner") == [(2, 2.0)]
+
+
+def wandb_item(key: bytes, value: bytes) -> bytes:
+    return b"\x12" + bytes([len(key)]) + key + wandb_value(value)
+
+
+def wandb_value(value: bytes) -> bytes:
+    return b"\x82\x01" + bytes([len(value)]) + value
+
+
+def test_a_run_ended_when_its_records_say_so_not_when_its_file_was_copied(tmp_path: Path) -> None:
+    row = history_record({"a": 1, "_timestamp": 1_700_000_100.5}, step=0)
+    stats = record(stats={"timestamp": {"seconds": 1_700_000_090}})
+    late = record(stats={"timestamp": {"seconds": 1_700_000_115}})
+    done = only_run(write_run(tmp_path / "done", [run_record(), stats, row, exit_record()]))
+    assert done.ended == datetime.fromtimestamp(1_700_000_100.5, UTC)
+    assert done.created == datetime.fromtimestamp(1_700_000_000, UTC)
+    copied = only_run(write_run(tmp_path / "copied", [run_record(), stats, row, late]))
+    assert copied.ended == datetime.fromtimestamp(1_700_000_115, UTC)
+    assert copied.state is RunState.CRASHED
+    assert "silent since 2023-11-14 22:15 UTC" in copied.notes[0]
+
+
 def test_config_records_set_and_remove_nested_keys(tmp_path: Path) -> None:
     update = [
         {"nested_key": ["a", "b"], "value_json": "2"},

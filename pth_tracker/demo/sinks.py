@@ -142,7 +142,7 @@ class MlflowSink:
 
 
 class WandbSink:
-    """One W&B run.
+    """One W&B run; an offline run's folder is complete at the latest when the process ends.
 
     Args:
         project: The project's name.

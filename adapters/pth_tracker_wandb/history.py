@@ -31,8 +31,8 @@ STEP: Final = "_step"
 MAX_LIVE_PAGES: Final = 50
 ATTEMPTS: Final = 2
 """Addresses of exports expire and a run may be exported while it is read: then once more from the start."""
-_WORTH_ANOTHER: Final = (200, 403, 404)
-"""Of a download: broken off in the middle, or its address has expired."""
+_WORTH_ANOTHER: Final = (403, 404)
+"""Of a download: its address has expired."""
 
 EXPORTS_QUERY: Final = """
 query PthTrackerExports($project: String!, $entity: String!, $run: String!, $liveKeys: [String!]!) {

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pth_tracker.errors import TrackerError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MIN_TIMEOUT: Final = 120
 """Seconds to wait for an answer, the SDK's retries included; its own default of 19 ends before a rate limit does."""
+BROKEN_OFF_RETRIES: Final = 3
 _OPTIONAL_FIELDS: Final = frozenset({"runInfo"})
 """Fields that some servers do not have; a query goes without them there."""
 _UNANSWERED: Final = ("did not respond in time", "is not running", "giving up")
@@ -136,10 +137,12 @@ class Session:
         Raises:
             RequestFailed: it was refused or never answered.
         """
+
+        def send() -> Any:
+            return self.api._service_api.execute_graphql(query, variables, omit_fields=sorted(self._omitted))
+
         try:
-            answer: dict[str, Any] = self.api._service_api.execute_graphql(
-                query, variables, omit_fields=sorted(self._omitted)
-            )
+            answer: dict[str, Any] = _again_if_broken_off(send)
         except Exception as error:
             unknown = set(_UNKNOWN_FIELD.findall(str(error))) & (_OPTIONAL_FIELDS - self._omitted)
             if unknown:
@@ -158,9 +161,13 @@ class Session:
 
         messages: Any = wandb_api_pb2  # generated at run time, so that no type checker sees what is in it
         file = messages.DownloadFileRequest(path=str(path), url=url)
-        request = messages.ApiRequest(download_file_request=file)
+
+        def send() -> Any:
+            request = messages.ApiRequest(download_file_request=file)
+            return self.api._service_api.send_api_request(request, timeout=5 * self.timeout)
+
         try:
-            self.api._service_api.send_api_request(request, timeout=5 * self.timeout)
+            _again_if_broken_off(send)
         except Exception as error:
             raise self.failure(error, download=True) from None
 
@@ -191,6 +198,18 @@ class Session:
                 return
             with contextlib.suppress(SystemExit):
                 wandb.teardown()
+
+
+def _again_if_broken_off(send: Callable[[], Any]) -> Any:
+    """What ``send`` yields, tried again where an answer ends in its middle: that alone the SDK does not retry."""
+    for _ in range(BROKEN_OFF_RETRIES):
+        try:
+            return send()
+        except Exception as error:
+            text = str(error)
+            if "giving up" in text or not ("EOF" in text or "connection reset" in text):
+                raise
+    return send()
 
 
 def _status(error: BaseException | None) -> int:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,8 +35,8 @@ def server(wandb_environment: WandbServer) -> WandbServer:
     return wandb_environment
 
 
-def listed(tracker: Tracker, project: str, **query: object) -> list[SourceRun]:
-    return list(tracker.runs(Query(project, **query)))  # type: ignore[arg-type]
+def listed(tracker: Tracker, project: str, **query: Any) -> list[SourceRun]:
+    return list(tracker.runs(Query(project, **query)))
 
 
 def history(tracker: Tracker, project: str, name: str, keys: Collection[str] | None = None) -> History:

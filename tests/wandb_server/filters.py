@@ -72,7 +72,7 @@ def _operator(value: Any, operator: str, operand: Any) -> bool:
     if operator == "$ne":
         return not _operator(value, "$eq", operand)
     if operator == "$exists":
-        return (value is not None) == operand
+        return (value is not None) == bool(operand)
     if operator == "$regex":
         return isinstance(value, str) and re.search(operand, value) is not None
     compare: dict[str, Callable[[Any, Any], bool]] = {

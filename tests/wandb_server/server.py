@@ -48,6 +48,8 @@ class Fault:
     status: int = 500
     drop: bool = False
     """Close the connection without a word."""
+    truncate: bool = False
+    """Answer as usual and break off in the middle of the body."""
     delay: float = 0.0
     """Seconds before; with `status` 0 the request is then answered as usual."""
     message: str = "trouble"
@@ -189,11 +191,23 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
+                if fault.truncate:
+                    self._break_off(*_answer(server, request, body, self.command))
+                    return
                 if fault.status:
                     answer = json.dumps({"errors": [{"message": fault.message}]}).encode()
                     self._send(fault.status, answer, {"Retry-After": str(fault.retry_after)})
                     return
             self._send(*_answer(server, request, body, self.command))
+
+        def _break_off(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
 
         def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
             self.send_response(status)

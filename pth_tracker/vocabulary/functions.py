@@ -129,15 +129,26 @@ def verl_data_order(lens: Lens) -> EffectiveSeed:
 
 
 def verl_pi_old(lens: Lens) -> Maybe:
-    """``sampler`` where the ratio's denominator is the rollout's log-probability, else ``learner``."""
-    if lens.cfg("algorithm.rollout_correction.bypass_mode") is True:
-        return "sampler"
+    """``sampler`` where the ratio's denominator is the rollout's log-probability, else ``learner``.
+
+    The FSDP actor of 0.6.1 to 0.7.1 replaces the old log-probability by its own, detached, where a batch takes one
+    step, bypass mode or not, unless ``actor.use_rollout_log_probs`` is set.
+    """
+    actor = "actor_rollout_ref.actor"
     legacy = lens.at_least("0.6.1") and not lens.at_least("0.8.0")
-    if legacy and lens.cfg("actor_rollout_ref.actor.use_rollout_log_probs") is True:
+    if legacy and lens.cfg(f"{actor}.use_rollout_log_probs") is True:
         return "sampler"
+    if lens.cfg("algorithm.rollout_correction.bypass_mode") is True:
+        detached = (
+            legacy
+            and lens.cfg("trainer.use_legacy_worker_impl", "auto") != "disable"
+            and str(lens.cfg(f"{actor}.strategy", "fsdp")).startswith("fsdp")
+            and verl_updates_per_batch(lens) == 1
+        )
+        return "learner" if detached else "sampler"
     if lens.cfg("trainer.v1.trainer_mode") == "separate_async":
         return "learner at the start of a cycle"
-    return "learner" if lens.has("actor_rollout_ref.actor") else MISSING
+    return "learner" if lens.has(actor) else MISSING
 
 
 def verl_updates_per_batch(lens: Lens) -> Maybe:

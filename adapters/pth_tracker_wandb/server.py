@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,9 @@ from pth_tracker_wandb.listing import RUNS_QUERY, pages, server_filter, source_r
 from pth_tracker_wandb.session import RequestFailed, Session
 
 CONCURRENCY: Final = 8
-"""Requests at a time; the SDK allows ten."""
+"""Runs that are read or written at a time; the SDK allows ten requests."""
+AHEAD: Final = 3 * CONCURRENCY
+"""Histories that are read before the caller has taken the earlier ones: more would only fill the memory."""
 
 
 class ServerTracker:
@@ -89,21 +92,30 @@ class ServerTracker:
             tempfile.TemporaryDirectory(prefix="pth-tracker-") as folder,
             ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="wandb-history") as pool,
         ):
-            futures: dict[Future[History], RunRef] = {}
-            try:
-                for index, (ref, keys) in enumerate(requests):
+            waiting = enumerate(requests)
+            running: dict[Future[History], RunRef] = {}
+
+            def start(count: int) -> None:
+                for index, (ref, keys) in itertools.islice(waiting, count):
                     wanted = None if keys is None else frozenset(keys)
-                    task = pool.submit(read_history, self._session, ref, wanted, Path(folder) / str(index))
-                    futures[task] = ref
+                    place = Path(folder) / str(index)
+                    running[pool.submit(read_history, self._session, ref, wanted, place)] = ref
+
+            try:
+                start(AHEAD)
                 unreachable = 0
-                for future in as_completed(futures):
-                    ref = futures.pop(future)
-                    outcome = self._outcome(ref, future)
-                    error = future.exception()
-                    unreachable = unreachable + 1 if isinstance(error, RequestFailed) and error.unreachable else 0
-                    if isinstance(error, RequestFailed) and (error.refused or unreachable >= CONCURRENCY):
-                        raise error
-                    yield ref, outcome
+                while running:
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        ref = running.pop(future)
+                        error = future.exception()
+                        if isinstance(error, RequestFailed):
+                            unreachable = unreachable + 1 if error.unreachable else 0
+                            if error.refused or unreachable >= CONCURRENCY:
+                                raise error
+                        else:
+                            unreachable = 0
+                        start(1)
+                        yield ref, self._outcome(ref, future)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 

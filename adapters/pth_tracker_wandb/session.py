@@ -31,9 +31,41 @@ _GIVING_UP: Final = re.compile(r".*giving up after \d+ attempt\(s\):? ?(?:while 
 _LAST_STATUS: Final = re.compile(r"giving up .*?HTTP (?:status )?(\d{3})")
 _UNKNOWN_FIELD: Final = re.compile(r"Cannot query field [\"'](\w+)[\"']")
 
-_lock = threading.Lock()
-_sessions = 0
-_shared = False
+
+class _Users:
+    """How many sessions of this process use the helper process, and whether others use it as well."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._sessions = 0
+        self._shared = False
+
+    def enter(self) -> None:
+        from wandb.sdk import wandb_setup
+
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._sessions = os.getpid(), 0
+            if not self._sessions:
+                self._shared = wandb_setup.singleton()._connection is not None
+            self._sessions += 1
+
+    def leave(self) -> None:
+        import wandb
+        from wandb.sdk import wandb_setup
+
+        with self._lock:
+            if self._pid != os.getpid():
+                return
+            self._sessions -= 1
+            if self._sessions or self._shared or wandb_setup.singleton().most_recent_active_run is not None:
+                return
+            with contextlib.suppress(SystemExit):
+                wandb.teardown()
+
+
+_users = _Users()
 
 
 class RequestFailed(TrackerError):
@@ -73,7 +105,6 @@ class Session:
         import wandb
         from wandb.sdk import wandb_setup
 
-        global _sessions, _shared
         base = address.base_url or wandb_setup.singleton().settings.base_url.rstrip("/")
         self.timeout = timeout_seconds()
         self._omitted: set[str] = set()
@@ -83,12 +114,11 @@ class Session:
             raise TrackerError(
                 f"there are no credentials for W&B at {base}: set WANDB_API_KEY, or run `wandb login --host {base}`"
             )
-        with _lock:
-            if not _sessions:
-                _shared = wandb_setup.singleton()._connection is not None
-            _sessions += 1
+        _users.enter()
         try:
-            self.api = wandb.Api(overrides={"base_url": base}, timeout=self.timeout)
+            # The SDK of 0.30 prefers the key that it saw first in this process to the one that is set now.
+            named = os.environ.get("WANDB_API_KEY") or None
+            self.api = wandb.Api(overrides={"base_url": base}, timeout=self.timeout, api_key=named)
             self._key = self.api.api_key
         except Exception as error:
             self.close()
@@ -185,19 +215,9 @@ class Session:
 
     def close(self) -> None:
         """Lets go of the connection, and of the helper process if nobody else uses it."""
-        global _sessions
-        if self._closed:
-            return
-        self._closed = True
-        import wandb
-        from wandb.sdk import wandb_setup
-
-        with _lock:
-            _sessions -= 1
-            if _sessions or _shared or wandb_setup.singleton().most_recent_active_run is not None:
-                return
-            with contextlib.suppress(SystemExit):
-                wandb.teardown()
+        if not self._closed:
+            self._closed = True
+            _users.leave()
 
 
 def _again_if_broken_off(send: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_TAG: Final = 64
 """Characters; the SDK refuses longer tags, the server keeps them and other clients then trip over them."""
+CONFIRM_SECONDS: Final = 30
 LIVE_STATES: Final = ("running", "preempting", "pending")
 
 MARKS_QUERY: Final = """
@@ -136,6 +138,8 @@ def publish(session: Session, entity: str, project: str, publication: Publicatio
             x_save_requirements=False,
             init_timeout=session.timeout,
         )
+        if "finish_timeout" in wandb.Settings.model_fields:  # new in 0.31; before it, finishing waits without end
+            settings.finish_timeout, settings.finish_timeout_raises = 2.0 * session.timeout, True
         try:
             run = wandb.init(
                 entity=entity,
@@ -156,7 +160,29 @@ def publish(session: Session, entity: str, project: str, publication: Publicatio
             raise
         except Exception as error:
             raise session.failure(error) from None
+    _confirm(session, {"entity": entity, "project": project, "run": AUDIT_RUN_NAME}, publication)
     return url or f"{entity}/{project}/{AUDIT_RUN_NAME}"
+
+
+def _confirm(session: Session, where: Mapping[str, str], publication: Publication) -> None:
+    """Returns once the audit run shows this audit: the SDK says nothing when uploads fail through all its retries.
+
+    Raises:
+        TrackerError: it still does not show it.
+    """
+    deadline = time.monotonic() + min(CONFIRM_SECONDS, session.timeout)
+    pause = 0.1
+    while True:
+        run = (session.graphql(RUN_QUERY, where).get("project") or {}).get("run") or {}
+        if json.loads(run.get("summaryMetrics") or "{}").get("audited_at") == publication.audited_at.isoformat():
+            return
+        if time.monotonic() > deadline:
+            raise TrackerError(
+                f"the audit run {where['entity']}/{where['project']}/{AUDIT_RUN_NAME} does not show this audit: W&B "
+                "took the run and not its data; audit again"
+            )
+        time.sleep(pause)
+        pause = min(2.0, 2 * pause)
 
 
 def _log(run: Any, publication: Publication, folder: Path) -> None:

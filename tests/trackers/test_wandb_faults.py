@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from pth_tracker.errors import TrackerError
 from pth_tracker.runs import History, RunError, RunRef
-from pth_tracker.tracker import MarkEdit, Query
+from pth_tracker.tracker import MarkEdit, Publication, Query
 from pth_tracker_wandb import open_tracker
 from pth_tracker_wandb.server import ServerTracker
 from wandb_server.server import Fault, Trouble, WandbServer
@@ -145,6 +146,20 @@ def test_a_server_that_goes_away_midway(
     server.trouble = lambda request: Fault(drop=True)
     with pytest.raises(TrackerError, match="could not be reached within 1 s"):
         dict(tracker.histories([(ref, None) for ref in refs]))
+    tracker.close()
+
+
+def test_an_audit_run_that_cannot_be_uploaded(
+    server: WandbServer, wandb_project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
+    fill(server, wandb_project, 1)
+    tracker = open_tracker(["wandb"])
+    server.trouble = lambda request: Fault(500) if request.kind == "stream" else None
+    moment = datetime(2026, 11, 30, tzinfo=UTC)
+    with pytest.raises(TrackerError, match="audit run"):
+        tracker.publish(Publication(wandb_project, moment, ("check",), (("ratio",),), {"fail": 1}))
+    server.trouble = None
     tracker.close()
 
 

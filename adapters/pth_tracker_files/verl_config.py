@@ -15,7 +15,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pth_tracker_files.verl_steps import ANSI, PREFIX
+from pydantic_core import from_json
+
+from pth_tracker_files.verl_lines import ANSI, PREFIX
 
 STARTS: Final = (b"{'actor_rollout_ref': ", b"{'algorithm': {", b"{'async_training': {", b"{'data': {'")
 """How the printed literal may begin: its alphabetically first section (the last one: SFT trainers)."""
@@ -180,8 +182,28 @@ def _read_undisturbed(data: bytes) -> dict[str, object] | None:
         lines.append(line)
         size += len(line)
         position = end + 1
-    text = b"\n".join(lines)
-    return _evaluate(text.decode("utf-8", "replace")) if text.rstrip().endswith(b"}") else None
+    text = b"\n".join(lines).rstrip()
+    if not text.endswith(b"}"):
+        return None
+    plain = _evaluate_plain(text)
+    return _evaluate(text.decode("utf-8", "replace")) if plain is None else plain
+
+
+def _evaluate_plain(text: bytes) -> dict[str, object] | None:
+    """The mapping where it is JSON but for its quotes and words, which is read ten times as fast; else None."""
+    if b"\\" in text or b'"' in text or b"\0" in text:
+        return None
+    # Without escapes and other quotes, every second piece lies within a string.
+    pieces = text.split(b"'")
+    outside = b"\0".join(pieces[::2])
+    for word, json_word in ((b"None", b"null"), (b"True", b"true"), (b"False", b"false")):
+        outside = outside.replace(word, json_word)
+    pieces[::2] = outside.split(b"\0")
+    try:
+        value = from_json(b'"'.join(pieces), allow_inf_nan=False)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _pieces(data: bytes) -> Iterator[tuple[str, str]]:

@@ -20,15 +20,16 @@ from pth_tracker.runs import History, RunError, RunState, SourceRun
 from pth_tracker.values import canonical_value, show_value, value_key
 from pth_tracker_files.hydra import hydra_files
 from pth_tracker_files.naming import as_text
-from pth_tracker_files.sources import LoadedRun, open_regular, ref_for, revision_of
+from pth_tracker_files.sources import HEAD_BYTES, LoadedRun, open_regular, ref_for, revision_of
 from pth_tracker_files.verl_config import MAX_BYTES, STARTS, flatten, read_config
-from pth_tracker_files.verl_steps import LOOK_BACK, LineStarts, Segment, StepLines, text_of
+from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
+from pth_tracker_files.verl_steps import Segment, StepLines, text_of
 from pth_tracker_files.verl_version import prints_rounded
 
 KIND: Final = "verl console logs"
 SEPARATE: Final = True
 
-BLOCK_BYTES: Final = 1 << 22
+BLOCK_BYTES: Final = 1 << 18
 MAX_LINE: Final = 1 << 23
 """Longer lines (bytes) are passed over: no step line is."""
 PROBE_BYTES: Final = 1 << 21
@@ -56,7 +57,6 @@ class _Log:
     steps: StepLines = field(default_factory=StepLines)
     config_starts: list[int] = field(default_factory=list)
     """Where configurations are printed (bytes)."""
-    markers: dict[str, None] = field(default_factory=dict)
     long_lines: int = 0
     size: int = 0
 
@@ -102,7 +102,7 @@ def _load_log(path: Path) -> LoadedRun:
     segments, notes = _last_attempt(log)
     before = segments[-1].offset if segments else log.size
     config, config_notes = _configuration(path, [start for start in log.config_starts if start < before])
-    begin, tail = _region(path, 0, TAIL_BYTES), _tail(path, log)
+    begin, tail = _region(path, 0, HEAD_BYTES), _tail(path, log)
     hydra = hydra_files(path)
     notes += config_notes
     if not config and hydra.config:
@@ -123,7 +123,7 @@ def _load_log(path: Path) -> LoadedRun:
         revision="+".join((revision, *(revision_of(other) for other in hydra.paths))),
         arguments=hydra.overrides if hydra.overrides is not None else _arguments(begin, tail),
         notes=(*notes, *_other_notes(log, config, history), *hydra.notes),
-        log_markers=tuple(log.markers),
+        log_markers=_markers(path, config),
     )
     return LoadedRun(run, history)
 
@@ -154,15 +154,25 @@ def _read(path: Path) -> _Log:
 def _scan(log: _Log, block: bytes, at_end: bool) -> None:
     log.steps.scan(block, log.size, at_end)
     log.config_starts += [log.size + start for start in _config_starts(block, log.size)]
-    position = block.find(_MARKER)
-    while position >= 0 and len(log.markers) < MAX_MARKERS:
-        end = block.find(b"\n", position)
-        line = block[position : min(end if end >= 0 else len(block), position + 500)]
-        text = _ANSI.sub("", line.decode("utf-8", "replace")).strip()
-        if _MARKER_TEXT in text:
-            log.markers.setdefault(text)
-        position = block.find(_MARKER, position + 1)
     log.size += len(block)
+
+
+def _markers(path: Path, config: Mapping[str, object]) -> tuple[str, ...]:
+    """The distinct lines that tell of replayed rollouts; looked for where the configuration allows such lines."""
+    if config and not any("skip" in key and value for key, value in flatten(config)):
+        return ()
+    markers: dict[str, None] = {}
+    with open(open_regular(path), "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            block += file.readline(MAX_LINE)
+            position = block.find(_MARKER)
+            while position >= 0 and len(markers) < MAX_MARKERS:
+                line = block[position : position + 500].partition(b"\n")[0]
+                text = _ANSI.sub("", line.decode("utf-8", "replace")).strip()
+                if _MARKER_TEXT in text:
+                    markers.setdefault(text)
+                position = block.find(_MARKER, position + 1)
+    return tuple(markers)
 
 
 def _config_starts(block: bytes, offset: int) -> Iterator[int]:
@@ -299,7 +309,7 @@ def _arguments(begin: bytes, tail: bytes) -> tuple[str, ...] | None:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
         return tuple(str(override) for override in overrides)
-    traced = _TRACED.search(begin)
+    traced = _TRACED.search(begin) if begin.startswith(b"+") or b"\n+" in begin else None
     if traced is None:
         return None
     try:

@@ -63,6 +63,7 @@ class StoredRun:
     events: int = 0
     log_lines: int = 0
     files: dict[str, bytes] = field(default_factory=dict)
+    _keys: tuple[tuple[int, str], dict[str, Any]] | None = None
 
     @property
     def storage_id(self) -> str:
@@ -76,8 +77,15 @@ class StoredRun:
         return max((int(row["_step"]) for row in self.rows), default=-1)
 
     def history_keys(self) -> dict[str, Any] | None:
+        """What the server tells of the logged keys; kept until a row is added or the last one changes."""
         if not self.rows:
             return None
+        version = (len(self.rows), repr(self.rows[-1]))
+        if self._keys is None or self._keys[0] != version:
+            self._keys = (version, self._count_keys())
+        return self._keys[1]
+
+    def _count_keys(self) -> dict[str, Any]:
         counts: dict[str, dict[str, int]] = {}
         last: dict[str, Any] = {}
         for row in self.rows:

@@ -174,9 +174,15 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         score_step=_thin(score_step, CURVE_POINTS),
         score_values=_thin(score_values, CURVE_POINTS),
         evaluations=len(score_step),
-        last_update=int(history.step[-1]) if len(history) else None,
+        last_update=_last_update(run, history),
         conflicts=history.conflicts,
     )
+
+
+def _last_update(run: Run, history: History) -> int | None:
+    """The last step at which anything was logged, read or not."""
+    listed = [part.last_step for part in run.parts if part.last_step is not None]
+    return max([*listed, *history.step[-1:].tolist()], default=None)
 
 
 def _reduce(plan: Plan, step: Ints, values: Floats) -> float | None:

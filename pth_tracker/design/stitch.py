@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from pth_tracker.design.comparison import differing_keys
 from pth_tracker.runs import Run, RunState, SourceRun
 from pth_tracker.values import canonical_config, same_value
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import detect_framework, infer_version
 from pth_tracker.vocabulary.load import Vocabulary
 
-UNFINISHED = (RunState.CRASHED, RunState.FAILED, RunState.KILLED, RunState.UNKNOWN)
+MAX_CHANGES: Final = 2
+"""Fields that may differ between runs of one name that are still one resumed run; with more it is another run."""
+UNFINISHED: Final = (RunState.CRASHED, RunState.FAILED, RunState.KILLED, RunState.UNKNOWN)
 
 
 def recognise(vocabulary: Vocabulary, parts: Sequence[SourceRun], label: str = "") -> Run:
@@ -52,7 +56,16 @@ def _continues(vocabulary: Vocabulary, earlier: SourceRun, later: SourceRun) -> 
     if later.created < earlier.ended:
         return False
     before, after = (Reading(vocabulary, recognise(vocabulary, [part])) for part in (earlier, later))
-    return before.run.framework == after.run.framework and before.seed.order == after.seed.order
+    if before.run.framework != after.run.framework or before.seed.order != after.seed.order:
+        return False
+    if earlier.resume_id and earlier.resume_id == later.resume_id:
+        return True
+    changed = [
+        key
+        for key in differing_keys([before.run.config, after.run.config])
+        if not (after.is_bookkeeping(key) or after.is_soft(key) or after.is_derived(key))
+    ]
+    return len(changed) <= MAX_CHANGES
 
 
 def label(runs: Sequence[Run]) -> list[Run]:

@@ -76,6 +76,8 @@ def read_history(session: Session, ref: RunRef, keys: Collection[str] | None, fo
             return _read_once(session, ref, keys, place)
         except Moved as moved:
             reason = str(moved)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+            raise TrackerError(f"its history cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
         except RequestFailed as error:
             if error.status not in _WORTH_ANOTHER or attempt + 1 == ATTEMPTS:
                 raise

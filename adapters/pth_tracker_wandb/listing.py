@@ -112,10 +112,10 @@ def source_run(node: Mapping[str, Any], entity: str, project: str, app_url: str)
     """One run of the listing; None for the runs in which audits are kept."""
     if node.get("jobType") == AUDIT_RUN_NAME:
         return None
-    raw = _mapping(node.get("config"))
+    raw = as_mapping(node.get("config"))
     state = STATES.get(str(node.get("state")), RunState.UNKNOWN)
     lines = int(node.get("historyLineCount") or 0)
-    keys = _mapping(node.get("historyKeys"))
+    keys = as_mapping(node.get("historyKeys"))
     info = node.get("runInfo") or {}
     ended = _moment(node.get("heartbeatAt")) if state is not RunState.RUNNING else None
     args = info.get("args")
@@ -160,7 +160,7 @@ def _revision(node: Mapping[str, Any], config: Mapping[str, Any], keys: Mapping[
 def _metric_keys(keys: Mapping[str, Any], lines: int) -> frozenset[str] | None:
     if not keys:
         return None if lines else frozenset()
-    return frozenset(key for key in _mapping(keys.get("keys")) if not is_internal(key))
+    return frozenset(key for key in as_mapping(keys.get("keys")) if not is_internal(key))
 
 
 def is_internal(key: str) -> bool:
@@ -173,7 +173,7 @@ def _last_step(keys: Mapping[str, Any]) -> int | None:
     return int(step) if isinstance(step, int | float) and step >= 0 else None
 
 
-def _mapping(raw: object) -> dict[str, Any]:
+def as_mapping(raw: object) -> dict[str, Any]:
     """JSON data or JSON text as a mapping; anything else is empty."""
     if isinstance(raw, str):
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pth_tracker.errors import TrackerError
 from pth_tracker.runs import RunRef
 from pth_tracker.tracker import AUDIT_RUN_NAME, KEY_PREFIX, TAG_PREFIX, EditResult, MarkEdit, Marks, Publication
-from pth_tracker_wandb.listing import PAGE_SIZE, pages
+from pth_tracker_wandb.listing import PAGE_SIZE, as_mapping, pages
 from pth_tracker_wandb.session import RequestFailed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_marks(session: Session, refs: Sequence[RunRef]) -> dict[RunRef, Marks]:
 
 
 def _marks(node: Mapping[str, Any]) -> Marks:
-    summary = json.loads(node.get("summaryMetrics") or "{}")
+    summary = as_mapping(node.get("summaryMetrics"))
     values = {key[len(KEY_PREFIX) :]: str(value) for key, value in summary.items() if key.startswith(KEY_PREFIX)}
     return Marks(values, frozenset(tag for tag in node.get("tags") or () if tag.startswith(TAG_PREFIX)))
 
@@ -87,6 +87,8 @@ def apply_edit(session: Session, edit: MarkEdit, write_running: bool) -> EditRes
         _write(session, run, edit)
     except RequestFailed as error:
         return EditResult(edit, error=str(error))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return EditResult(edit, error=f"its summary cannot be read and is left alone ({str(error)[:200]})")
     return EditResult(edit)
 
 
@@ -174,7 +176,7 @@ def _confirm(session: Session, where: Mapping[str, str], publication: Publicatio
     pause = 0.1
     while True:
         run = (session.graphql(RUN_QUERY, where).get("project") or {}).get("run") or {}
-        if json.loads(run.get("summaryMetrics") or "{}").get("audited_at") == publication.audited_at.isoformat():
+        if as_mapping(run.get("summaryMetrics")).get("audited_at") == publication.audited_at.isoformat():
             return
         if time.monotonic() > deadline:
             raise TrackerError(

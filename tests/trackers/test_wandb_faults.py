@@ -120,6 +120,18 @@ def test_a_damaged_export_is_refused(tracker: ServerTracker, server: WandbServer
     assert "cannot be read in full" in failed.message
 
 
+@pytest.mark.parametrize("line", ["{", '{"_step": NaN, "loss": 1}', '{"_step": 0, "loss": ' + "[" * 100_000])
+def test_a_live_row_that_cannot_be_read(
+    tracker: ServerTracker, server: WandbServer, wandb_project: str, line: str
+) -> None:
+    stored = server.add_run(wandb_project, "r", rows=[{"loss": 1.0}], exported=False)
+    stored.raw_lines = [line]
+    failed = read(tracker, [RunRef(f"team/{wandb_project}", "r")]).popitem()[1]
+    assert isinstance(failed, RunError)
+    assert "cannot be read" in failed.message
+    assert len(failed.message) < 300
+
+
 def test_live_rows_that_are_withheld_are_no_history(
     tracker: ServerTracker, server: WandbServer, wandb_project: str
 ) -> None:

@@ -166,6 +166,17 @@ def test_a_refused_edit_does_not_stop_the_others(
     assert [run.tags for run in runs.values()] == [["pth:fail", "pth:idle-clip"], [], ["pth:fail", "pth:idle-clip"]]
 
 
+def test_a_summary_that_cannot_be_read_is_left_alone(
+    tracker: ServerTracker, server: WandbServer, wandb_project: str
+) -> None:
+    stored = server.add_run(wandb_project, "r", rows=[{"loss": 0.5}])
+    stored.raw_summary = '{"loss": 0.5, '
+    with server.counting() as seen:
+        assert "left alone" in only(tracker.apply([edit(wandb_project, **VERDICT)])).error
+    assert not mutations(seen)
+    assert tracker.marks([RunRef(f"team/{wandb_project}", "r")])
+
+
 def test_marks_of_many_runs_cost_one_request(tracker: ServerTracker, server: WandbServer, wandb_project: str) -> None:
     for index in range(120):
         server.add_run(wandb_project, f"r{index}", tags=["pth:warn"] if index % 2 else [])

@@ -162,7 +162,7 @@ class Resolvers:
             "tags": list(run.tags),
             "user": {"id": opaque_id("User", run.user), "name": run.user.title(), "username": run.user},
             "runInfo": None if run.args is None and run.program is None else {"program": run.program, "args": run.args},
-            "summaryMetrics": lambda info: dump(run.summary),
+            "summaryMetrics": lambda info: run.raw_summary or dump(run.summary),
             "systemMetrics": "{}",
             "historyLineCount": len(run.rows),
             "eventsLineCount": run.events,
@@ -188,6 +188,8 @@ class Resolvers:
 
     @staticmethod
     def _history(run: StoredRun, low: int, high: int | None, samples: int) -> list[str]:
+        if run.raw_lines:
+            return run.raw_lines
         rows = [row for row in run.live_rows if low <= row["_step"] and (high is None or row["_step"] < high)]
         samples = min(samples, run.history_cap or samples)
         if len(rows) > samples:

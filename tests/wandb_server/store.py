@@ -60,6 +60,10 @@ class StoredRun:
     """Names neither exports nor live steps, as the server does for some runs whose rows it has."""
     history_cap: int | None = None
     """Most rows in one page of history, whatever is asked for; the page is then a sample."""
+    raw_summary: str = ""
+    """What the server gives as the summary instead of `summary`."""
+    raw_lines: list[str] = field(default_factory=list)
+    """What the server gives as rows instead of the live ones."""
     events: int = 0
     log_lines: int = 0
     files: dict[str, bytes] = field(default_factory=dict)

@@ -109,9 +109,23 @@ class RestTracker:
         return {ref: marks_of(stored[ref.run_id].tags if ref.run_id in stored else {}) for ref in refs}
 
     def apply(self, edits: Sequence[MarkEdit]) -> Iterator[EditResult]:
-        """Carries the edits out through MLflow's client, several at a time."""
-        self._server.check()
-        return write.apply(sdk.client(self._store.uri), self._store, edits, THREADS)
+        """Carries the edits out, several at a time."""
+        return write.apply(self._change, self._store, edits, THREADS)
+
+    def _change(self, edit: MarkEdit) -> None:
+        """Sets and deletes one run's tags; MLflow's client would try for minutes on a server that has gone away."""
+        run_id = edit.ref.run_id
+        try:
+            if tags := [{"key": key, "value": value} for key, value in write.new_tags(edit).items()]:
+                self._server.post("/runs/log-batch", {"run_id": run_id, "tags": tags})
+            for key in write.old_tags(edit):
+                try:
+                    self._server.post("/runs/delete-tag", {"run_id": run_id, "key": key})
+                except Refused as error:
+                    if not write.is_no_such_tag(error.code, error.reason):
+                        raise
+        except Refused as error:
+            raise ValueError(str(error)) from error
 
     def publish(self, publication: Publication) -> str:
         """Brings the experiment's audit run up to date through MLflow's client."""

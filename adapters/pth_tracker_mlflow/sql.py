@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -145,7 +145,8 @@ class SqlTracker:
         """Carries the edits out through MLflow's client, one after the other."""
         if self.read_only:
             raise TrackerError(self.read_only)
-        return write.apply(sdk.client(self._store.uri), self._store, edits, threads=1)
+        client = sdk.client(self._store.uri)
+        return write.apply(partial(write.change_with_client, client), self._store, edits, threads=1)
 
     def publish(self, publication: Publication) -> str:
         """Brings the experiment's audit run up to date through MLflow's client."""

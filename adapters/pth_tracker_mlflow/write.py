@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -47,33 +47,59 @@ def search_ids(client: MlflowClient, store: Store, experiment: str, where: str) 
             return found
 
 
-def apply(client: MlflowClient, store: Store, edits: Sequence[MarkEdit], threads: int) -> Iterator[EditResult]:
-    """One result an edit, in their order; one that is refused does not stop the others."""
-    if threads == 1:
-        yield from (_apply_one(client, store, edit) for edit in edits)
-        return
+def apply(
+    change: Callable[[MarkEdit], None], store: Store, edits: Sequence[MarkEdit], threads: int
+) -> Iterator[EditResult]:
+    """One result an edit, in their order; one that is refused does not stop the others.
+
+    Once a whole tracker has gone away (`TrackerError`), the edits left are given up with its message.
+    """
+    gone: list[str] = []
+
+    def one(edit: MarkEdit) -> EditResult:
+        if gone:
+            return EditResult(edit, error=gone[0])
+        try:
+            change(edit)
+        except TrackerError as error:
+            gone.append(str(error))
+            return EditResult(edit, error=str(error))
+        except Exception as error:  # any refusal of a store, its driver or its plugins is this run's result
+            return EditResult(edit, error=store.scrub(error))
+        return EditResult(edit)
+
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(lambda edit: _apply_one(client, store, edit), edits)
+        yield from pool.map(one, edits)
 
 
-def _apply_one(client: MlflowClient, store: Store, edit: MarkEdit) -> EditResult:
+def new_tags(edit: MarkEdit) -> dict[str, str]:
+    """The tags that the edit sets, by their full names."""
+    return {f"{TAG_PREFIX}{name}": value for name, value in sorted(edit.set_values.items())}
+
+
+def old_tags(edit: MarkEdit) -> list[str]:
+    """The tags that the edit removes, by their full names."""
+    return [f"{TAG_PREFIX}{name}" for name in sorted(edit.unset_values)]
+
+
+def is_no_such_tag(code: str, message: str) -> bool:
+    """Whether a refusal says that the tag to delete is not there, which is what was wanted."""
+    return code == "RESOURCE_DOES_NOT_EXIST" and message.lower().startswith("no tag")
+
+
+def change_with_client(client: MlflowClient, edit: MarkEdit) -> None:
+    """Carries one edit out; status, end time and all other tags stay as they are."""
     from mlflow.entities import RunTag
     from mlflow.exceptions import MlflowException
 
-    run_id = edit.ref.run_id
-    try:
-        tags = [RunTag(f"{TAG_PREFIX}{name}", value) for name, value in edit.set_values.items()]
-        if tags:
-            client.log_batch(run_id, tags=tags, synchronous=True)
-        for name in sorted(edit.unset_values):
-            try:
-                client.delete_tag(run_id, f"{TAG_PREFIX}{name}")
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST" or "tag" not in str(error).lower():
-                    raise
-    except Exception as error:  # any refusal of a store, its driver or its plugins is this run's result
-        return EditResult(edit, error=store.scrub(error))
-    return EditResult(edit)
+    if tags := [RunTag(key, value) for key, value in new_tags(edit).items()]:
+        client.log_batch(edit.ref.run_id, tags=tags, synchronous=True)
+    for key in old_tags(edit):
+        try:
+            client.delete_tag(edit.ref.run_id, key)
+        except MlflowException as error:
+            if not is_no_such_tag(error.error_code, error.message):
+                raise
 
 
 def publish(client: MlflowClient, store: Store, publication: Publication, experiment: str) -> str:

@@ -28,10 +28,11 @@ def write_experiment(client: MlflowClient, name: str) -> Written:
 
     def run(label: str, offset: int, status: str | None = "FINISHED", tags: dict[str, str] | None = None) -> str:
         made = client.create_run(number, start_time=START + offset, run_name=label, tags=tags or {})
-        ids[label] = made.info.run_id
+        run_id: str = made.info.run_id
+        ids[label] = run_id
         if status:
-            client.set_terminated(made.info.run_id, status, end_time=START + offset + 60_000)
-        return made.info.run_id
+            client.set_terminated(run_id, status, end_time=START + offset + 60_000)
+        return run_id
 
     plain = run("grpo-seed1", 2000, tags={"mlflow.user": "mei", "stage": "final", "mlflow.source.name": "train.py"})
     client.set_tag(plain, "mlflow.source.git.commit", "0123abc")

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from mlflow.entities import Metric, RunTag
 from mlflow.tracking import MlflowClient
-from trackers.mlflow_runs import START, Written, write_experiment
 
 import pth_tracker_mlflow
 from pth_tracker.errors import ProjectNotFound, TrackerError, UsageError
 from pth_tracker.runs import History, RunError, RunRef, RunState, SourceRun
 from pth_tracker.tracker import Publication, Query, Tracker
 from pth_tracker_mlflow.address import parse
+from trackers.mlflow_runs import START, Written, write_experiment
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_run_as_listed(tracker: Tracker, filled: tuple[Path, Written]) -> None
     assert run.config == {
         "lr": "1e-06", "data/seed": "42", "algorithm.rollout_is": "None", "größe": "λ=0.95", "files": "['a', 'b']",
     }  # fmt: skip
-    assert run.metric_keys == {"actor/loss", "val-core/openai/gsm8k/acc/mean_at_1"}
+    assert run.metric_keys == frozenset({"actor/loss", "val-core/openai/gsm8k/acc/mean_at_1"})
     assert (run.last_step, run.tags, run.user, run.program, run.commit) == (
         9, ("stage=final",), "mei", "train.py", "0123abc",
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_many_runs_in_one_call_are_told_apart(tracker: Tracker, filled: tuple[Pa
     assert set(answers) == {run.ref for run in runs}
     for run in runs:
         answer = answers[run.ref]
-        assert isinstance(answer, History) and set(answer.values) == run.metric_keys
+        assert isinstance(answer, History) and frozenset(answer.values) == run.metric_keys
     long = answers[RunRef("rl-stale", filled[1].ids["long"])]
     assert isinstance(long, History)
     np.testing.assert_array_equal(long.values["loss"], np.sin(np.arange(3000)))

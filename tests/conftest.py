@@ -208,3 +208,27 @@ def _stop_wandb() -> None:
         import wandb
 
         wandb.teardown()
+
+
+@pytest.fixture(scope="session")
+def demo_template(demo_runs: DemoRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's runs in an MLflow store in a file, as `pth-tracker demo` leaves it before its audit."""
+    from pth_tracker.demo import MlflowSink, embedded_store, experiment_name
+
+    folder = tmp_path_factory.mktemp("demo")
+    uri = embedded_store(folder)
+    for name, (config, history) in demo_runs.items():
+        sink = MlflowSink(uri, experiment_name(False))
+        sink.start(name, config)
+        for step, metrics in history.items():
+            sink.log(step, metrics)
+        sink.finish()
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def demo_store(demo_template: Path, tmp_path: Path) -> Path:
+    """A copy of the demo's MLflow store that is the test's own."""
+    path = tmp_path / "mlflow.db"
+    shutil.copyfile(demo_template, path)
+    return path

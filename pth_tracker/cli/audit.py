@@ -83,15 +83,20 @@ def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[T
     """The opened tracker and why it was chosen; the caller closes it.
 
     Raises:
-        UsageError: neither a project nor a path is named.
+        UsageError: nothing to audit is named, or no project of a tracker that has some.
     """
     from pth_tracker.tracker import find_tracker
 
+    if not (project or paths or trackers):
+        raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
+    opened, chosen = find_tracker(project, [*trackers, *paths])
     if not (project or paths):
-        if not trackers:
-            raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
-        opened, _ = find_tracker("", trackers)
-        with closing(opened):
-            names = ", ".join(opened.projects()) or "none"
-        raise UsageError(f"name the project to audit with --project; {opened.address} has: {names}")
-    return find_tracker(project, [*trackers, *paths])
+        try:
+            names = opened.projects()
+        except BaseException:
+            opened.close()
+            raise
+        if names:
+            opened.close()
+            raise UsageError(f"name the project to audit with --project; {opened.address} has {', '.join(names)}")
+    return opened, chosen

@@ -343,8 +343,12 @@ def _written(page: _Page, write_back: WriteBack) -> None:
     changes = _changes(write_back)
     if write_back.refused:
         page.heading(f"Nothing written: {write_back.refused}")
-    elif not write_back.applied:
+    elif not write_back.applied and not write_back.planned and not write_back.errors:
+        page.heading("Dry run: all marks are up to date, nothing would change")
+    elif not write_back.applied and not write_back.errors:
         page.heading(f"Dry run, nothing written; would change {runs}{changes}")
+    elif not write_back.applied:
+        page.heading("Nothing written: the tracker failed")
     elif write_back.planned:
         page.heading(f"Written: marks of {runs}{changes}")
     else:

@@ -128,10 +128,12 @@ def test_verdicts_in_words() -> None:
 def test_what_was_written_is_told_in_every_case() -> None:
     audit = full_audit()
     assert audit.write_back is not None
-    plan = replace(audit.write_back, applied=False)
+    plan = replace(audit.write_back, applied=False, errors=())
     for write_back, words in (
         (WriteBack(applied=True), "Nothing to write: all marks are up to date"),
         (WriteBack(refused="the store can only be read"), "Nothing written: the store can only be read"),
+        (WriteBack(), "Dry run: all marks are up to date, nothing would change"),
+        (WriteBack(errors=("HTTP 503",)), "Nothing written: the tracker failed\n  refused: HTTP 503"),
         (plan, "Dry run, nothing written; would change 2 runs (1 fail, 1 cleared)"),
     ):
         audit.write_back = write_back

@@ -85,7 +85,7 @@ def _nothing(options: Options, tracker: Tracker) -> str:
 
 def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Plan:
     known = load_vocabulary(options.vocabularies).quantities
-    wanted = {name for rule in rules for name in rule.names if name in known} | set(CURVES)
+    wanted = {name for rule in rules for name in (*rule.names, *rule.reads) if name in known} | set(CURVES)
     for member in comparison.members:
         wanted |= set(member.reading.framework.witness)
     settings = comparison.design.rules
@@ -101,6 +101,8 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
         at=at,
         kl_tolerance=settings.kl_tolerance,
         stress=comparison.design.stress.key if comparison.design.stress else "",
+        age=comparison.design.age.expected if comparison.design.age else "",
+        batch_uses=comparison.design.batches.uses,
         vocabularies=options.vocabularies,
     )
 

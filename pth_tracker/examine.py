@@ -27,6 +27,8 @@ BLOCK: Final = 8
 """Updates a block of the hash index."""
 CURVE_POINTS: Final = 200
 WITNESS_POINTS: Final = 512
+BATCH_RUNS: Final = 512
+"""Runs of equal batch identities that are kept."""
 CURVES: Final = ("clip_fraction", "sampler_k3_kl", "sampler_kl", "data_age", "lr")
 """Quantities whose curves are kept for the report."""
 
@@ -61,6 +63,20 @@ class Digest:
 
 
 @dataclass(frozen=True)
+class BatchIds:
+    """The batches that a run's updates trained on, run-length-coded where there are at most 512 runs of one batch."""
+
+    updates: int
+    distinct: int
+    ids: Floats
+    """``(k,)``: the identity of each run of equal batches; empty above 512 runs."""
+    lengths: Ints
+    """``(k,)``: how many updates each run lasts."""
+    digest: str
+    """A hash of all updates and identities."""
+
+
+@dataclass(frozen=True)
 class RuleOutcome:
     """What became of one rule of run scope on this run."""
 
@@ -89,6 +105,8 @@ class Examination:
     evaluations: int = 0
     last_update: int | None = None
     conflicts: int = 0
+    batches: BatchIds | None = None
+    """None where no batch's identity is logged."""
     restart_at: int | None = None
     """Index of the first part that starts over instead of continuing; the run is then several attempts."""
     notes: tuple[str, ...] = ()
@@ -152,7 +170,8 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
     findings: list[Finding] = []
     outcomes: list[RuleOutcome] = []
     for rule in run_rules(plan.rules):
-        lacking = {one.name: one.missing(available) for one in rule.needs}
+        found = available.union(rule.facts(view))
+        lacking = {one.name: one.missing(found) for one in rule.needs}
         met = tuple(name for name, missing in lacking.items() if not missing)
         unmet = tuple(name for name, missing in lacking.items() if missing)
         if met:
@@ -176,7 +195,17 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         evaluations=len(score_step),
         last_update=_last_update(run, history),
         conflicts=history.conflicts,
+        batches=_batch_ids(held["batch_id"]) if "batch_id" in held else None,
     )
+
+
+def _batch_ids(series: Series) -> BatchIds:
+    ids = series.values
+    starts = np.concatenate(([0], np.flatnonzero(ids[1:] != ids[:-1]) + 1))
+    lengths = np.diff(np.concatenate((starts, [len(ids)])))
+    kept = slice(0, BATCH_RUNS if len(starts) <= BATCH_RUNS else 0)
+    digest = hashlib.blake2b(series.step.tobytes() + ids.tobytes(), digest_size=16).hexdigest()
+    return BatchIds(len(ids), len(np.unique(ids)), ids[starts][kept], lengths[kept].astype(np.int64), digest)
 
 
 def _last_update(run: Run, history: History) -> int | None:

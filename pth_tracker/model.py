@@ -160,6 +160,13 @@ FACTS: Final[Mapping[str, str]] = {
     "declared_vary": "name the field that is meant to vary with --vary or in a design file",
     "two_runs": "run an arm more than once",
     "comparable_pairs": "name two arms that ran the same task with --arm or in a design file",
+    "sampler_windows": "train on: telling growth from level takes 5 updates with the sampler's KL",
+    "refresh_in_quarters": "train longer: the first and the last quarter of the run have to hold a whole refresh "
+    "interval of the sampler and 4 updates more each",
+    "batch_spread": "log BatchLedger's fingerprint of each batch: too few updates differ in prompts, responses and "
+    "scores for a repeat to be told from chance",
+    "replay_marker": "nothing: no line of the log tells of replayed rollouts",
+    "designed_age": "state the designed age of the data in a design file, as age: {expected: \"min(update, 32)\"}",
 }
 """What a branch may name beside quantities and roles, with what would make it available."""
 
@@ -171,6 +178,11 @@ def branch(name: str, *groups: str | tuple[str, ...]) -> Branch:
     (('clip_fraction',), ('sampler_k3_kl', 'sampler_kl'))
     """
     return Branch(name, tuple((group,) if isinstance(group, str) else group for group in groups))
+
+
+def no_facts(subject: object) -> tuple[str, ...]:
+    """The facts of a rule that establishes none of its own."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -190,6 +202,10 @@ class Rule:
     """Slugs of the rules whose findings follow from this one's."""
     blames_runs: bool = True
     """Whether its findings tag runs at all."""
+    reads: tuple[str, ...] = ()
+    """Quantities that it uses where they are logged and does not need."""
+    facts: Callable[[Any], Iterable[str]] = no_facts
+    """For a rule of run scope: those of `FACTS` that only its own reading of the run can establish."""
 
     @property
     def doc(self) -> str:
@@ -219,6 +235,10 @@ class Plan:
     """Nats per token above which a sampler counts as lagging."""
     stress: str = ""
     """The configuration key of the design's stress axis, which declares a lag where it is above 1."""
+    age: str = ""
+    """The designed age of each update's data, an expression over ``update``; ``""``: none is designed."""
+    batch_uses: int = 1
+    """Updates that may train on one batch by design."""
     vocabularies: tuple[Path, ...] = ()
     """The user's own vocabulary files."""
 

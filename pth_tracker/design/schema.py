@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from pth_tracker.expressions import ExpressionError, evaluate
 from pth_tracker.values import canonical_value
 
 
@@ -70,7 +71,23 @@ class Age(_Strict):
     """The designed age of each update's data."""
 
     expected: str
-    """An expression over ``update``, which counts from 0."""
+    """An expression over ``update``, which counts from 0 at the run's first trained update, ``step``, the tracker's
+    own count, and ``cfg(key)``, a value of the run's configuration."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Age:
+        try:
+            evaluate(self.expected, {"update": 0, "step": 0}, {"cfg": lambda key, default=7: default})
+        except ExpressionError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class Batches(_Strict):
+    """What the design allows of batches."""
+
+    uses: int = Field(default=1, ge=1)
+    """Updates that may train on one batch: above 1 where the design trains on a batch again."""
 
 
 class Claim(_Strict):
@@ -112,6 +129,7 @@ class Design(_Strict):
     benchmarks: Names = ()
     stress: Stress | None = None
     age: Age | None = None
+    batches: Batches = Batches()
     tie_margin: float | None = Field(default=None, gt=0)
     """In the metric's unit."""
     pairing: Literal["required", "sensible"] = "sensible"

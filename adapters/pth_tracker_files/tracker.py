@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -160,21 +159,24 @@ def _chosen(history: History, keys: Collection[str] | None) -> History:
 
 
 def _with_unique_names(loaded: Sequence[LoadedRun | RunError]) -> list[LoadedRun | RunError]:
-    """The same with the folders above prepended to names that occur more than once, as far as needed."""
-    names = [item.run.name if isinstance(item, LoadedRun) else item.name for item in loaded]
-    folders = [list(Path(os.path.abspath(_ref(item).run_id)).parts[1:-1]) for item in loaded]
-    while True:
-        shared = {name for name, count in Counter(names).items() if count > 1}
-        grown = False
-        for index, name in enumerate(names):
-            if name in shared and folders[index]:
-                names[index] = f"{as_text(folders[index].pop())}/{name}"
-                grown = True
-        if not grown:
-            break
+    """The same, and where several runs have one name, with as many folders before it as it takes to tell them apart."""
+    alike: dict[str, list[int]] = {}
+    for index, item in enumerate(loaded):
+        alike.setdefault(item.run.name if isinstance(item, LoadedRun) else item.name, []).append(index)
+    names: dict[int, str] = {}
+    for name, indices in alike.items():
+        folders = [Path(os.path.abspath(_ref(loaded[index]).run_id)).parts[1:-1] for index in indices]
+        longer = [name] * len(indices)
+        depth = 0
+        while len(set(longer)) < len(longer) and depth < max(map(len, folders)):
+            depth += 1
+            longer = [as_text("/".join((*above[-depth:], name))) for above in folders]
+        names |= dict(zip(indices, longer))
     return [
-        replace(item, run=replace(item.run, name=name)) if isinstance(item, LoadedRun) else replace(item, name=name)
-        for item, name in zip(loaded, names, strict=True)
+        replace(item, run=replace(item.run, name=names[index]))
+        if isinstance(item, LoadedRun)
+        else replace(item, name=names[index])
+        for index, item in enumerate(loaded)
     ]
 
 

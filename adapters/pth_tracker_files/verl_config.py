@@ -23,8 +23,10 @@ STARTS: Final = (b"{'actor_rollout_ref': ", b"{'algorithm': {", b"{'async_traini
 """How the printed literal may begin: its alphabetically first section (the last one: SFT trainers)."""
 MAX_BYTES: Final = 1 << 21
 """How far after its beginning a configuration may end in the file (bytes)."""
-MAX_TAKEN: Final = 1 << 19
+MAX_TAKEN: Final = 1 << 18
 """How long a configuration itself may be (bytes)."""
+MAX_LINE: Final = 1 << 16
+"""Longer lines (bytes) are not verl's; the SFT trainers print all in one."""
 MAX_NESTING: Final = 60
 
 _ANSI_TEXT: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -177,7 +179,7 @@ def _read_undisturbed(data: bytes) -> dict[str, object] | None:
         if end < 0:
             break
         line = data[position + len(prefix) : end]
-        if lines and line[:1] != b" ":
+        if (lines and line[:1] != b" ") or len(line) > MAX_LINE:
             break
         lines.append(line)
         size += len(line)
@@ -209,6 +211,8 @@ def _evaluate_plain(text: bytes) -> dict[str, object] | None:
 def _pieces(data: bytes) -> Iterator[tuple[str, str]]:
     """Each line as (prefix, text); a line to which others are glued is taken apart at their prefixes."""
     for raw in io.BytesIO(data):
+        if len(raw) > MAX_LINE:
+            continue
         line = _REPEATED.sub("", _ANSI_TEXT.sub("", raw.decode("utf-8", "replace").rstrip("\r\n")))
         parts = _PREFIX_TEXT.split(line)
         if parts[0].strip():

@@ -218,7 +218,8 @@ class StepLines:
         pairs = _pairs(line) if alone else {}
         if shape is None:
             shape = _shape_of(line, form, pairs)
-            if len(self._shapes) < MAX_SHAPES:
+            # A broken line may have the form of sound ones, and speaks for none.
+            if len(self._shapes) < MAX_SHAPES and len(pairs) == line.count(b" - "):
                 self._shapes[form] = shape
         if not shape.ours:
             self.foreign += 1
@@ -266,6 +267,8 @@ class StepLines:
         return self._layouts[keys]
 
     def _store(self, pairs: dict[bytes, bytes], step: int, number: int) -> None:
+        if not pairs:
+            return
         layout = self._layout(tuple(pairs))
         layout.values.fromlist([float(value) for value in pairs.values()])
         layout.steps.append(step)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,8 @@ import pth_tracker
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
-    "errors values runs tracker model expressions stats losses vocabulary design checks examine compare cache writeback render "
-    "policy engine nightly probes demo cli"
+    "errors values runs tracker model expressions stats losses vocabulary design checks examine compare cache "
+    "writeback render policy engine nightly probes demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""
 ADAPTER_MAY_IMPORT = {"errors", "values", "runs", "tracker"}
@@ -127,6 +129,17 @@ def _constant_doc(name: str) -> str:
         if isinstance(target, ast.Name) and target.id == name and isinstance(after, ast.Expr):
             return str(ast.literal_eval(after.value))
     return ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules(PACKAGE) if ">>> " in path.read_text(encoding="utf-8")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_examples_in_docstrings_hold(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    tried = doctest.testmod(import_module(name))
+    assert tried.attempted and not tried.failed
 
 
 def tracked_files() -> list[Path]:

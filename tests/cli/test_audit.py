@@ -244,7 +244,7 @@ def test_the_demo_says_how_it_ended_and_how_to_repeat_it(
     assert main(["demo", "--folder", "a demo", "--console-log", "logs"]) == ExitCode.CHECK_FAILED
     captured = capsys.readouterr()
     assert captured.out.startswith("FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs\n")
-    assert f"The audit ended with exit status 1: a check failed." in captured.err
+    assert "The audit ended with exit status 1: a check failed." in captured.err
     assert f"pth-tracker audit --project {PROJECT} --tracker 'sqlite:///{tmp_path}/a demo/mlflow.db'" in captured.err
     assert sorted(path.stem for path in Path("logs").iterdir()) == sorted(GRPO + TIS)
     assert len(marks(tmp_path / "a demo" / "mlflow.db")) == 6

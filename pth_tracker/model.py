@@ -166,7 +166,8 @@ FACTS: Final[Mapping[str, str]] = {
     "batch_spread": "log BatchLedger's fingerprint of each batch: too few updates differ in prompts, responses and "
     "scores for a repeat to be told from chance",
     "replay_marker": "nothing: no line of the log tells of replayed rollouts",
-    "designed_age": "state the designed age of the data in a design file, as age: {expected: \"min(update, 32)\"}",
+    "common_updates": "log the clip fraction and the share outside its range at the same updates",
+    "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',
 }
 """What a branch may name beside quantities and roles, with what would make it available."""
 

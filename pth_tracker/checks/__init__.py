@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import ModuleType
 
-from pth_tracker.checks import differences, paired, ratio, seeds
+from pth_tracker.checks import differences, paired, ratio, sampler, seeds
 from pth_tracker.errors import UsageError
 from pth_tracker.model import Finding, Level, Rule, Scope
 
-CHECKS: tuple[ModuleType, ...] = (ratio, seeds, differences, paired)
+CHECKS: tuple[ModuleType, ...] = (ratio, sampler, seeds, differences, paired)
 
 
 def all_rules() -> tuple[Rule, ...]:

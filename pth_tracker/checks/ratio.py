@@ -52,8 +52,9 @@ def trained(view: RunView, series: Series) -> np.ndarray[Any, np.dtype[np.bool_]
     return ~np.isin(series.step, idle)
 
 
-def _uncorrected(view: RunView) -> bool:
-    return view.role("correction") in (MISSING, "none") and view.role("pi_old") != "sampler"
+def corrected(view: RunView) -> bool:
+    """Whether an importance correction against the sampler is active, or pi_old is the sampler's."""
+    return view.role("correction") not in (MISSING, "none") or view.role("pi_old") == "sampler"
 
 
 def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
@@ -83,7 +84,7 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     References: T. Pan, Probe the Harness, arXiv 2610.02911, check 1.
     """
     clip = view.series("clip_fraction")
-    if clip is None or not _uncorrected(view):
+    if clip is None or corrected(view):
         return
     moving = clip.values[trained(view, clip)]
     one = view.role("ratio_is_one") is True

@@ -97,7 +97,7 @@ class WandbServer:
             for channel in ("GRAPHQL", "FILE_TRANSFER", "FILE_STREAM")
             for setting, value in (("MAX", "6"), ("WAIT_MIN_SECONDS", "1"), ("WAIT_MAX_SECONDS", "1"))
         }
-        places = {f"WANDB_{name}_DIR": str(folder / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+        places = {f"WANDB_{name}_DIR": str(folder / name.lower()) for name in ("ARTIFACT", "CACHE", "CONFIG", "DATA")}
         access = {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": self.api_key, "NETRC": str(folder / "no-netrc")}
         return {**retries, **places, **access, "NO_PROXY": "127.0.0.1"}
 

@@ -170,19 +170,20 @@ def _read_literal(data: bytes) -> dict[str, object] | None:
 
 
 def _read_undisturbed(data: bytes) -> dict[str, object] | None:
-    """The mapping where no other line falls between: the ordinary case, and several times faster."""
+    """The mapping where no other line of the same process falls between: the ordinary case, much faster."""
     prefix = data[: max(data.find(b"{"), 0)]
     lines: list[bytes] = []
     size = position = 0
-    while size < MAX_TAKEN and data.startswith(prefix, position):
+    while size < MAX_TAKEN:
         end = data.find(b"\n", position)
         if end < 0:
             break
-        line = data[position + len(prefix) : end]
-        if (lines and line[:1] != b" ") or len(line) > MAX_LINE:
-            break
-        lines.append(line)
-        size += len(line)
+        if data.startswith(prefix, position):
+            line = data[position + len(prefix) : end]
+            if (lines and line[:1] != b" ") or len(line) > MAX_LINE:
+                break
+            lines.append(line)
+            size += len(line)
         position = end + 1
     text = b"\n".join(lines).rstrip()
     if not text.endswith(b"}"):

@@ -40,7 +40,10 @@ MAX_MARKERS: Final = 8
 MIN_FORMS: Final = 8
 """So many values, all with three decimals, are no chance (one in ten is, at full precision)."""
 
-_SIGNS: Final = (b"verl.trainer.", b"(main_task pid=", b"(TaskRunner", b"(FullyAsync", b"(OneStepTaskRunner")
+_SIGNS: Final = re.compile(
+    rb"\((?:main_task|TaskRunner(?:V1)?|FullyAsync\w+|OneStepTaskRunner) pid=|File \"[^\"\n]*/verl/trainer/"
+)
+_EASYR1: Final = re.compile(rb"\(Runner pid=\d*[^)\n]*\)[^\n]{0,9} (?:Config|Step \d+)\r?$", re.MULTILINE)
 _MARKER: Final = b"[RolloutSkip"
 _MARKER_TEXT: Final = "Successfully load pre-generated data"
 _OVERRIDES: Final = re.compile(rb"Error executing job with overrides: (\[.{0,100000}\])")
@@ -80,7 +83,7 @@ def claims(path: Path, head: bytes) -> bool:
 
 
 def _is_verl(data: bytes) -> bool:
-    if any(sign in data for sign in _SIGNS) or next(_config_starts(data, 0), None) is not None:
+    if _SIGNS.search(data) or _EASYR1.search(data) or next(_config_starts(data, 0), None) is not None:
         return True
     steps = StepLines()
     steps.scan(data, 0, at_end=False)
@@ -103,6 +106,10 @@ def _load_log(path: Path) -> LoadedRun:
     before = segments[-1].offset if segments else log.size
     config, config_notes = _configuration(path, [start for start in log.config_starts if start < before])
     begin, tail = _region(path, 0, HEAD_BYTES), _tail(path, log)
+    if not len(log.steps) and not config and _EASYR1.search(begin + tail):
+        raise ValueError(
+            "EasyR1 prints its metrics rounded and nested; audit the experiment_log.jsonl it writes instead"
+        )
     hydra = hydra_files(path)
     notes += config_notes
     if not config and hydra.config:
@@ -235,7 +242,10 @@ def _configuration(path: Path, starts: Sequence[int]) -> tuple[Mapping[str, obje
     cut = False
     for start in reversed(starts[-MAX_CONFIGS:]):
         begin = max(0, start - LOOK_BACK)
-        config = read_config(_region(path, begin, MAX_BYTES), start - begin)
+        near = _region(path, begin, MAX_BYTES >> 3)
+        config = read_config(near, start - begin)
+        if config is None and len(near) == MAX_BYTES >> 3:
+            config = read_config(_region(path, begin, MAX_BYTES), start - begin)
         if config is None:
             cut = cut or not chosen
         elif not chosen:

@@ -1,9 +1,8 @@
 """The metrics of verl's step lines, read from the bytes of a console log.
 
 verl prints one line a logger call, ``step:N - key:value - key:value ...``, with Ray's prefix of the printing process
-before it and anything at all on the lines between. The whole file is searched for the few bytes ``step:``; a hit is a
-step line only where text begins (`LineStarts`), and only with a metric name of verl's own: model outputs print the
-strangest things.
+before it and anything at all on the lines between. The whole file is searched for ``step:N - ``; a hit is a step line
+only where text begins (`LineStarts`), and only with a metric name of verl's own: model outputs print anything.
 
 Nearly all lines of a log have the same keys in the same order. So the first line of each shape is taken apart with
 care, and the others of that shape by the block: with all characters deleted that no number has, what remains of a
@@ -15,8 +14,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,8 +23,6 @@ from pydantic_core import from_json
 from pth_tracker.runs import Floats, History, Ints
 from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
 
-MAX_DIGITS: Final = 15
-"""Of a step; a longer number is none, and every shorter one is exact."""
 MAX_KEYS: Final = 20_000
 """More metric names than this in one file is no verl log."""
 ENOUGH_FORMS: Final = 10_000
@@ -42,6 +37,7 @@ ROOTS: Final = frozenset(
 )
 """What metric names of verl and its forks begin with, before the first ``/``."""
 
+_BEGINNING: Final = re.compile(rb"step:\d{1,15} - ")
 _NUMBER: Final = rb"[-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)|True|False"
 _PAIR: Final = re.compile(rb"(.*):(?:np\.\w+\()?(" + _NUMBER + rb")\)?\s*\Z", re.DOTALL)
 _LAST_PAIR: Final = re.compile(rb"(.*?):(?:np\.\w+\()?(" + _NUMBER + rb")\)?(?=[\s\x1b(\[{]|\Z)", re.DOTALL)
@@ -90,9 +86,20 @@ class Segment:
 class _Layout:
     """The metrics of all lines that hold the same keys in the same order."""
 
-    lines: array[int] = field(default_factory=lambda: array("q"))
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+    numbers: list[Ints] = field(default_factory=list)
+    """Of the lines among all step lines, ``(n,)`` each."""
+    tables: list[Floats] = field(default_factory=list)
+    """Their steps and values, ``(n, 1 + keys)`` each."""
+
+    def add(self, numbers: Ints, table: Floats) -> None:
+        """Adds lines."""
+        self.numbers.append(numbers)
+        self.tables.append(table)
+
+    def whole(self) -> tuple[Ints, Ints, Floats]:
+        """The numbers ``(n,)``, steps ``(n,)`` and values ``(keys, n)`` of all lines."""
+        table = np.concatenate(self.tables)
+        return np.concatenate(self.numbers), table[:, 0].astype(np.int64), np.ascontiguousarray(table[:, 1:].T)
 
 
 @dataclass
@@ -106,8 +113,10 @@ class _Shape:
     keys: tuple[bytes, ...]
     separators: list[bytes] = field(default_factory=list)
     """What remains of `` - key:``, longest first; none: each line is taken apart by itself."""
-    spelt: bool = False
-    """Whether some values are words (NaN, infinity, booleans) or wrapped (``np.float64(...)``)."""
+    words: tuple[tuple[bytes, bytes], ...] = ()
+    """The words among the values (NaN, infinity, booleans) and the numbers that stand for them."""
+    wrapped: bool = False
+    """Whether some values are ``np.float64(...)``."""
     pending: list[bytes] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
@@ -142,56 +151,51 @@ class StepLines:
 
     def scan(self, block: bytes, offset: int, at_end: bool) -> None:
         """Takes all step lines of a ``block`` of whole lines that begins at ``offset`` in its file."""
-        find, starts = block.find, self._starts
         lines: list[bytes] = []
-        places: list[tuple[bytes, int]] = []
-        prefix, prefix_tag = b"\n", b""
-        position = find(b"step:")
-        while position >= 0:
-            tag: bytes | None = None
-            if block.startswith(prefix, position - len(prefix)) and position >= len(prefix):
-                tag = prefix_tag
-            elif block[position + 5 : position + 6].isdigit():
-                tag = starts.tag(block, position)
-                start = block.rfind(b"\n", max(0, position - LOOK_BACK), position)
-                if tag and start >= 0:
-                    prefix, prefix_tag = block[start:position], tag
-            if tag is None:
-                position = find(b"step:", position + 5)
+        tags: list[bytes] = []
+        starts: list[int] = []
+        prefix, prefix_tag, end = b"\n", b"", 0
+        for match in _BEGINNING.finditer(block):
+            start = match.start()
+            if start < end:
                 continue
-            end = find(b"\n", position)
+            if start >= len(prefix) and block.startswith(prefix, start - len(prefix)):
+                tag: bytes | None = prefix_tag
+            else:
+                tag = self._starts.tag(block, start)
+                line_start = block.rfind(b"\n", max(0, start - LOOK_BACK), start)
+                if tag and line_start >= 0:
+                    prefix, prefix_tag = block[line_start:start], tag
+            if tag is None:
+                continue
+            end = block.find(b"\n", start)
             if end < 0:
-                self._take_many(lines, places)
-                lines, places = [], []
-                self._take(block[position + 5 :], tag, offset + position, unterminated=at_end)
-                break
-            lines.append(block[position + 5 : end])
-            places.append((tag, offset + position))
-            position = find(b"step:", end)
-        self._take_many(lines, places)
+                end = len(block)
+                self._take_many(lines, tags, starts)
+                lines, tags, starts = [], [], []
+                self._take(block[start + 5 :], tag, offset + start, unterminated=at_end)
+            else:
+                lines.append(block[start + 5 : end])
+                tags.append(tag)
+                starts.append(offset + start)
+        self._take_many(lines, tags, starts)
         for shape in self._shapes.values():
             if shape.pending:
                 self._convert(shape)
 
-    def _take_many(self, lines: list[bytes], places: list[tuple[bytes, int]]) -> None:
+    def _take_many(self, lines: list[bytes], tags: list[bytes], starts: list[int]) -> None:
         """Takes lines, all at once where they are of one shape and process and of steps that do not fall back."""
-        table = self._table_of_all(lines) if len(lines) > 2 else None
-        if table is not None:
-            tag, steps = places[0][0], table[:, 0]
-            segment = self._open.get(tag)
-            if (
-                segment
-                and steps[0] >= segment.last
-                and np.all(steps[1:] >= steps[:-1])
-                and {t for t, _ in places} == {tag}
-            ):
-                self._append(self._shape, table, range(self._count, self._count + len(lines)))
-                segment.last = int(steps[-1])
+        segment = self._open.get(tags[0]) if tags else None
+        if segment is not None and len(lines) > 2 and tags.count(tags[0]) == len(tags):
+            table = self._table_of_all(lines)
+            if table is not None and table[0, 0] >= segment.last and np.all(table[1:, 0] >= table[:-1, 0]):
+                self._layout(self._shape.keys).add(np.arange(self._count, self._count + len(lines)), table)
+                segment.last = int(table[-1, 0])
                 self._count += len(lines)
-                self.last_end = places[-1][1] + len(lines[-1]) + 5
+                self.last_end = starts[-1] + len(lines[-1]) + 5
                 return
-        for line, (tag, offset) in zip(lines, places):
-            self._take(line, tag, offset)
+        for line, tag, start in zip(lines, tags, starts):
+            self._take(line, tag, start)
 
     def _table_of_all(self, lines: list[bytes]) -> Floats | None:
         """The steps and values of lines that all have the shape of the line before them, (lines, 1 + keys)."""
@@ -201,15 +205,10 @@ class StepLines:
         ):
             return None
         table = _numbers(text, self._shape, len(lines))
-        if table is None or not np.all((table[:, 0] >= 0) & (table[:, 0] < 10**MAX_DIGITS) & (table[:, 0] % 1 == 0)):
-            return None
-        return table
+        return None if table is None or np.any(table[:, 0] % 1) else table
 
     def _take(self, line: bytes, tag: bytes, offset: int, unterminated: bool = False) -> None:
         end = offset + 5 + len(line)
-        head = line[: max(line.find(b" - "), 0)]
-        if not head.isdigit() or len(head) > MAX_DIGITS:
-            return
         if b"\r" in line:
             line = line[: line.find(b"\r")]
         form = line.translate(None, _IN_NUMBERS)
@@ -227,7 +226,7 @@ class StepLines:
         if unterminated and self._is_cut(pairs, line):
             self.cut = text_of(pairs.popitem()[0])
         self._shape = shape
-        step = int(head)
+        step = int(line[: line.index(b" ")])
         self._follow(step, tag, offset, line, look=alone)
         if alone:
             self._store(pairs, step, self._count)
@@ -269,22 +268,14 @@ class StepLines:
     def _store(self, pairs: dict[bytes, bytes], step: int, number: int) -> None:
         if not pairs:
             return
-        layout = self._layout(tuple(pairs))
-        layout.values.fromlist([float(value) for value in pairs.values()])
-        layout.steps.append(step)
-        layout.lines.append(number)
-
-    def _append(self, shape: _Shape, table: Floats, lines: Iterable[int]) -> None:
-        layout = self._layout(shape.keys)
-        layout.values.frombytes(table[:, 1:].tobytes())
-        layout.steps.frombytes(table[:, 0].astype(np.int64).tobytes())
-        layout.lines.extend(lines)
+        row = [float(step), *map(float, pairs.values())]
+        self._layout(tuple(pairs)).add(np.array([number]), np.array([row]))
 
     def _convert(self, shape: _Shape) -> None:
         """Converts and stores the pending lines of one shape."""
         table = _numbers(b"\n".join(shape.pending), shape, len(shape.pending))
         if table is not None and np.array_equal(table[:, 0], shape.steps):
-            self._append(shape, table, shape.lines)
+            self._layout(shape.keys).add(np.array(shape.lines), table)
         else:
             for line, step, number in zip(shape.pending, shape.steps, shape.lines):
                 self._store(_pairs(line), step, number)
@@ -292,41 +283,34 @@ class StepLines:
 
     def history(self, rounded: bool, since: int = 0) -> History:
         """The history of the lines from number ``since`` on; ``rounded``: they are printed with three decimals."""
-        if len(self._layouts) == 1 and not since:
-            ((keys, layout),) = self._layouts.items()
-            direct = _direct_history(keys, layout, rounded)
+        whole = {keys: layout.whole() for keys, layout in self._layouts.items()}
+        if len(whole) == 1 and not since:
+            ((keys, (_, steps, table)),) = whole.items()
+            direct = _direct_history([text_of(key) for key in keys], steps, table, rounded)
             if direct is not None:
                 return direct
-        places: dict[bytes, list[tuple[_Layout, int]]] = {}
-        for layout_keys, layout in self._layouts.items():
-            for column, key in enumerate(layout_keys):
-                places.setdefault(key, []).append((layout, column))
-        tables = {
-            id(layout): np.frombuffer(layout.values).reshape(-1, len(keys)) for keys, layout in self._layouts.items()
-        }
-        orders: dict[tuple[int, ...], tuple[Ints, Ints]] = {}
+        places: dict[bytes, list[tuple[tuple[bytes, ...], int]]] = {}
+        for keys in whole:
+            for column, key in enumerate(keys):
+                places.setdefault(key, []).append((keys, column))
+        orders: dict[tuple[tuple[bytes, ...], ...], tuple[Ints, Ints]] = {}
         points: dict[str, tuple[Ints, Floats]] = {}
         for key, holding in places.items():
-            members = tuple(id(layout) for layout, _ in holding)
+            members = tuple(keys for keys, _ in holding)
             if members not in orders:
-                lines = np.concatenate([np.frombuffer(layout.lines, np.int64) for layout, _ in holding])
-                steps = np.concatenate([np.frombuffer(layout.steps, np.int64) for layout, _ in holding])
-                order = np.argsort(lines, kind="stable")
-                order = order[np.searchsorted(lines[order], since) :]
-                orders[members] = order, steps[order]
+                numbers = np.concatenate([whole[keys][0] for keys in members])
+                order = np.argsort(numbers, kind="stable")
+                order = order[np.searchsorted(numbers[order], since) :]
+                orders[members] = order, np.concatenate([whole[keys][1] for keys in members])[order]
             order, steps = orders[members]
-            values = np.concatenate([tables[id(layout)][:, column] for layout, column in holding])[order]
-            points[text_of(key)] = (steps, values)
+            points[text_of(key)] = (steps, np.concatenate([whole[keys][2][column] for keys, column in holding])[order])
         return History.from_points(points, dict.fromkeys(points, 3) if rounded else {})
 
 
-def _direct_history(keys: tuple[bytes, ...], layout: _Layout, rounded: bool) -> History | None:
+def _direct_history(names: list[str], steps: Ints, table: Floats, rounded: bool) -> History | None:
     """What `History.from_points` makes of one table whose steps increase: the ordinary case, without its checks."""
-    steps = np.array(layout.steps)
-    names = [text_of(key) for key in keys]
     if np.any(steps[1:] <= steps[:-1]) or len(set(names)) < len(names):
         return None
-    table = np.ascontiguousarray(np.frombuffer(layout.values).reshape(-1, len(keys)).T)
     bad = ~np.isfinite(table)
     nonfinite = {names[row]: steps[bad[row]] for row in np.flatnonzero(bad.any(axis=1))}
     return History(steps, dict(zip(names, table)), nonfinite, 0, dict.fromkeys(names, 3) if rounded else {})
@@ -339,7 +323,9 @@ def text_of(key: bytes) -> str:
 
 def _shape_of(line: bytes, form: bytes, pairs: dict[bytes, bytes]) -> _Shape:
     ours = any(b"/" in key and key.partition(b"/")[0].decode("ascii", "replace") in ROOTS for key in pairs)
-    shape = _Shape(form, ours, tuple(pairs), spelt=any(word in line for word in (b"np.", *(w for w, _ in _SPELT))))
+    bare = _WRAPPER.sub(b"", line)
+    words = tuple((word, number) for word, number in _SPELT if word in bare)
+    shape = _Shape(form, ours, tuple(pairs), words=words, wrapped=bare != line)
     if ours and len(pairs) == line.count(b" - ") == line.count(b":"):
         # A longer separator may end as a shorter one does.
         left = {_reduced(b" - " + key + b":") for key in pairs}
@@ -356,12 +342,12 @@ def _reduced(text: bytes) -> bytes:
 
 def _numbers(text: bytes, shape: _Shape, count: int) -> Floats | None:
     """The steps and values of ``count`` lines of one shape, (count, 1 + keys); None where they cannot be told."""
-    if shape.spelt:
+    if shape.wrapped:
         text = text.replace(b"np.float64(", b"")
         if b"np." in text:
             text = _WRAPPER.sub(b"", text)
-        for word, number in _SPELT:
-            text = text.replace(word, number)
+    for word, number in shape.words:
+        text = text.replace(word, number)
     text = _reduced(text)
     for separator in shape.separators:
         # Of the same length, since that is replaced in place.
@@ -374,7 +360,7 @@ def _numbers(text: bytes, shape: _Shape, count: int) -> Floats | None:
         table = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers)).reshape(count, width)
     except (ValueError, struct.error, OverflowError):
         return None
-    if shape.spelt:
+    if shape.words:
         table = table.copy()
         table[table == _NAN] = np.nan
         table[np.abs(table) == _INF] *= np.inf

@@ -253,6 +253,22 @@ def test_an_sft_log_says_that_it_is_one(tmp_path: Path) -> None:
     assert set(loaded.history.values) == {"train/loss", "train/lr(1e-3)", "val/loss"}
 
 
+def test_an_easyr1_console_log_is_named_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "easy.log"
+    lines = ["Config", "algorithm:", "  adv_estimator: grpo", "Step 1", "actor:", "  lr: 1.0e-06", "  pg_loss: 0.012"]
+    path.write_text("".join(f"\x1b[36m(Runner pid=77)\x1b[0m {line}\n" for line in lines))
+    assert verl_log.claims(path, path.read_bytes())
+    (error,) = verl_log.load([path])
+    assert isinstance(error, RunError)
+    assert "EasyR1" in error.message and "experiment_log.jsonl" in error.message
+
+
+def test_a_page_that_tells_how_to_start_verl_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("Run `python3 -m verl.trainer.main_ppo data.seed=1`, see verl/trainer/main_ppo.py\n")
+    assert not verl_log.claims(path, path.read_bytes())
+
+
 def test_a_log_without_steps_says_why(tmp_path: Path) -> None:
     log = verl_logs.make_log("0.6.1", 0, trainer__logger=["wandb"])
     loaded = load(log.write(tmp_path / "log.txt"))

@@ -14,11 +14,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet -e .
+	@echo "setting up $(VENV): this takes a minute or two, once"
+	@$(PIP) install -qq -e .
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet -e '.[test]'
+	@echo "setting up $(VENV) for development: this takes a few minutes, once"
+	@$(PIP) install -qq -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
 dev: $(VENV)/.installed-test ## Set up .venv with everything for development

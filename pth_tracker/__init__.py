@@ -10,36 +10,49 @@ from typing import TYPE_CHECKING, Any, Final
 
 _HOME: Final = {
     "Audit": "model",
+    "Design": "design.schema",
     "Finding": "model",
     "HarnessCheckError": "model",
     "History": "runs",
     "IDLE_CLIP": "model",
     "LOST_SEED": "model",
     "Level": "model",
+    "Options": "engine",
     "ROGUE_NORMALISER": "model",
     "Report": "model",
     "Run": "runs",
     "RunSet": "runs",
     "STUCK_BATCH": "model",
+    "audit": "engine",
+    "find_tracker": "tracker",
+    "load_design": "design.load",
 }
 """Public name to the module that defines it."""
 
 __all__ = [
     "Audit",
+    "Design",
     "Finding",
     "HarnessCheckError",
     "History",
     "IDLE_CLIP",
     "LOST_SEED",
     "Level",
+    "Options",
     "ROGUE_NORMALISER",
     "Report",
     "Run",
     "RunSet",
     "STUCK_BATCH",
+    "audit",
+    "find_tracker",
+    "load_design",
 ]
 
 if TYPE_CHECKING:
+    from pth_tracker.design.load import load_design
+    from pth_tracker.design.schema import Design
+    from pth_tracker.engine import Options, audit
     from pth_tracker.model import (
         IDLE_CLIP,
         LOST_SEED,
@@ -52,6 +65,7 @@ if TYPE_CHECKING:
         Report,
     )
     from pth_tracker.runs import History, Run, RunSet
+    from pth_tracker.tracker import find_tracker
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pth_tracker.cli import options as opt
 from pth_tracker.cli.options import Color, StdoutFormat
-from pth_tracker.cli.output import note
+from pth_tracker.cli.output import note, runnable
 from pth_tracker.cli.session import Reporting, Writing, audit_and_report
 from pth_tracker.errors import UsageError
 
@@ -73,10 +73,10 @@ def demo(
     opened, chosen = find_tracker(project, [uri])
     with closing(opened):
         status = audit_and_report(opened, Options(project=project), chosen, reporting, Writing(no_write=no_write))
-    repeat = shlex.join(["pth-tracker", "audit", "--project", project, "--tracker", uri])
+    repeat = shlex.join([*runnable("pth-tracker"), "audit", "--project", project, "--tracker", uri])
     note(f"\nThe audit ended with exit status {int(status)}: {short_exit_words(status)}.")
     note(f"To repeat it:\n  {repeat}")
-    note(f"To see the marks in the dashboard:\n  {shlex.join(['mlflow', 'ui', '--backend-store-uri', uri])}")
+    note(f"To see the marks in the dashboard:\n  {shlex.join([*runnable('mlflow'), 'ui', '--backend-store-uri', uri])}")
     return status
 
 

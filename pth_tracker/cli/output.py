@@ -23,6 +23,15 @@ def note(text: str) -> None:
     print(safe_text(text, newlines=True), file=sys.stderr, flush=True)
 
 
+def runnable(command: str) -> list[str]:
+    """The words that start the installed ``command`` from any shell: its name where PATH finds it, else its path."""
+    import shutil
+
+    beside = Path(sys.executable).parent / command
+    found = shutil.which(command)
+    return [command] if not beside.exists() or (found and Path(found).samefile(beside)) else [str(beside)]
+
+
 def emit(text: str) -> None:
     """Writes the payload to standard output; a reader that has gone away is no error."""
     try:

@@ -18,6 +18,18 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_a_command_is_named_as_a_shell_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "bin" / "tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tool.parent / "python"))
+    monkeypatch.setenv("PATH", str(tool.parent))
+    assert output.runnable("tool") == ["tool"] and output.runnable("other") == ["other"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert output.runnable("tool") == [str(tool)]
+
+
 def test_files_are_written_whole_with_ordinary_permissions(tmp_path: Path) -> None:
     target = tmp_path / "r.json"
     write_atomically(target, "größe\n")

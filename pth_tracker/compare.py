@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,7 @@ def _judge_wide(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Compa
             continue
         for subject in subjects[rule.scope]:
             members, facts, name = _concerned(subject)
+            facts.update(rule.facts(subject))
             lacking = {one.name: _missing(one.groups, subject, members, facts) for one in rule.needs}
             met = tuple(branch for branch, missing in lacking.items() if not missing)
             unmet = tuple(branch for branch, missing in lacking.items() if missing)
@@ -84,6 +86,7 @@ def _judge_wide(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Compa
                 framework = members[0].run.framework if members else "generic"
                 _not_judged(judged, rule, name, missing, _remedy(vocabulary, framework, missing), keys)
                 continue
+            keys = _covered(rule, met, members, facts)
             judged.runs |= set(keys)
             judged.findings += stamp(rule, rule.judge(subject, frozenset(met)))
             judged.coverage.append(Coverage(rule.slug, rule.check, name, Outcome.PASSED, tuple(keys), met, unmet))
@@ -135,9 +138,15 @@ def _offers(member: Member) -> set[str]:
     offered = set(member.result.available) if member.result else set()
     if member.pair_key is not None:
         offered.add("replicate")
-    if not member.counted:
+    if not member.counted or member.score is None or not math.isfinite(member.score):
         offered.discard("score")
     return offered
+
+
+def _covered(rule: Rule, met: Sequence[str], members: Sequence[Member], facts: set[str]) -> list[str]:
+    """Keys of the members on which a met branch stands: one that offers nothing that the rule needs is not judged."""
+    used = [one for one in rule.needs if one.name in met]
+    return [m.key for m in members if m.result and any(not one.missing(_offers(m) | facts) for one in used)]
 
 
 def _remedy(vocabulary: Vocabulary, framework: str, missing: Sequence[str]) -> str:

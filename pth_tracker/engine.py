@@ -19,7 +19,7 @@ from pth_tracker.errors import EXIT_PRIORITY, ExitCode, NothingSelected
 from pth_tracker.examine import CURVES, Examination, examine, units_of
 from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outcome, Plan, Rule, Scope, Verdict
 from pth_tracker.policy import apply_policy, gather, selected_rules
-from pth_tracker.runs import Run, RunError, SourceRun
+from pth_tracker.runs import Run, RunError, RunRef, SourceRun
 from pth_tracker.tracker import Query, Tracker
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 
@@ -64,15 +64,15 @@ def audit(tracker: Tracker, options: Options, *, chosen: str = "", progress: Pro
     comparison = infer(vocabulary, runs, options.design)
     plan = _plan(rules, comparison, options)
     results, errors = _examine_all(tracker, runs, plan, tell)
-    restarted = [run for run in runs if run.key in results and results[run.key].restart_at is not None]
-    if restarted:
+    while any(result.restart_at is not None for result in results.values()):
         runs, again = _split_restarts(vocabulary, runs, results)
+        results = {key: result for key, result in results.items() if result.restart_at is None}
         comparison = infer(vocabulary, runs, options.design)
         plan = _plan(rules, comparison, options)
         more, more_errors = _examine_all(tracker, again, plan, tell)
         results |= more
         errors += more_errors
-    comparison = _with_results(comparison, results, {error.ref.run_id: error for error in errors})
+    comparison = _with_results(comparison, results, {error.ref for error in errors})
     tell("comparing", 0, 0)
     return _settle(tracker, options, chosen, rules, vocabulary, comparison, errors)
 
@@ -126,12 +126,12 @@ def _examine_all(
 def _split_restarts(
     vocabulary: Vocabulary, runs: Sequence[Run], results: dict[str, Examination]
 ) -> tuple[list[Run], list[Run]]:
-    """All runs with the restarted ones taken apart, and those that have to be examined again."""
+    """All runs, the restarted ones cut in two where they start over, and those that have to be examined again."""
     split: list[Run] = []
     again: set[str] = set()
     for run in runs:
         cut = results[run.key].restart_at if run.key in results else None
-        pieces: list[Sequence[SourceRun]] = [run.parts] if cut is None else [[part] for part in run.parts]
+        pieces: list[Sequence[SourceRun]] = [run.parts] if cut is None else [run.parts[:cut], run.parts[cut:]]
         for piece in pieces:
             own = recognise(vocabulary, piece)
             split.append(own)
@@ -141,7 +141,7 @@ def _split_restarts(
     return labelled, [run for run in labelled if run.key in again]
 
 
-def _with_results(comparison: Comparison, results: dict[str, Examination], errors: dict[str, RunError]) -> Comparison:
+def _with_results(comparison: Comparison, results: dict[str, Examination], errors: set[RunRef]) -> Comparison:
     """The comparison with each member's examination, and whether the comparisons count it."""
     arms: dict[str, list[int]] = {}
     for member in comparison.members:
@@ -152,7 +152,8 @@ def _with_results(comparison: Comparison, results: dict[str, Examination], error
     members = []
     for member in comparison.members:
         result = results.get(member.key)
-        why = _why_not(comparison, member, result, member.key in errors, medians.get(member.arm))
+        unreadable = bool(errors.intersection(member.run.refs))
+        why = _why_not(comparison, member, result, unreadable, medians.get(member.arm))
         members.append(replace(member, result=result, counted=not why, why_not=why))
     return Comparison(members, comparison.design, comparison.in_force, comparison.stress_key, comparison.undecided)
 
@@ -184,7 +185,7 @@ def _settle(
 ) -> Audit:
     judged = compare(rules, vocabulary, comparison)
     labels = {member.key: member.run.label for member in comparison.members}
-    findings = apply_policy(gather(judged.findings, comparison, labels), comparison, options.design)
+    findings = apply_policy(gather(judged.findings, comparison, labels, options.design), comparison, options.design)
     findings.sort(key=lambda finding: (not finding.counts, finding.level.rank, finding.check, finding.rule))
     notes = [f"nothing is written back: {tracker.read_only}"] if tracker.read_only else []
     if comparison.undecided:
@@ -228,7 +229,8 @@ def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list
 def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding], judged: set[str]) -> AuditedRun:
     blaming = [finding for finding in findings if finding.counts and member.key in finding.blames]
     levels = {finding.level for finding in blaming}
-    verdict = Verdict.PASS if member.key in judged else Verdict.NOT_JUDGED
+    # A run whose history could not be read never passes, whatever its configuration alone let a rule say.
+    verdict = Verdict.PASS if member.key in judged and member.result else Verdict.NOT_JUDGED
     if Level.FAIL in levels:
         verdict = Verdict.FAIL
     elif Level.WARN in levels:

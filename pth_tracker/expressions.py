@@ -62,5 +62,7 @@ def evaluate(
         return evaluator.eval(expression, previously_parsed=parsed)
     except simpleeval.InvalidExpression as error:
         raise ExpressionError(f"{expression!r}: {error}") from error
+    except RecursionError as error:
+        raise ExpressionError(f"{expression[:40]!r}... is nested too deeply") from error
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise ExpressionError(f"{expression!r} cannot be evaluated: {error}") from error

@@ -159,6 +159,9 @@ FACTS: Final[Mapping[str, str]] = {
     "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
     "declared_vary": "name the field that is meant to vary with --vary or in a design file",
     "two_runs": "run an arm more than once",
+    "two_configs": "log the resolved configuration with every run of the arm",
+    "arm_configs": "log the resolved configuration with the runs of every arm",
+    "common_seed": "run both arms on the same seeds, and score them",
     "comparable_pairs": "name two arms that ran the same task with --arm or in a design file",
     "sampler_windows": "train on: telling growth from level takes 5 updates with the sampler's KL",
     "refresh_in_quarters": "train longer: the first and the last quarter of the run have to hold a whole refresh "
@@ -206,7 +209,7 @@ class Rule:
     reads: tuple[str, ...] = ()
     """Quantities that it uses where they are logged and does not need."""
     facts: Callable[[Any], Iterable[str]] = no_facts
-    """For a rule of run scope: those of `FACTS` that only its own reading of the run can establish."""
+    """Those of `FACTS` that only its own reading of the subject can establish."""
 
     @property
     def doc(self) -> str:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pth_tracker.checks import all_rules, find_rule
 from pth_tracker.design.comparison import Comparison
 from pth_tracker.design.schema import Design
+from pth_tracker.errors import DesignError, UsageError
 from pth_tracker.model import Basis, Finding, Level, Rule
+from pth_tracker.runs import Run
 
 EVIDENCE_RUNS = 12
 """Runs of one merged finding whose own evidence is kept."""
@@ -19,25 +21,37 @@ def selected_rules(design: Design | None, select: Sequence[str], ignore: Sequenc
     """The rules to judge: those selected (none: all) without those ignored or switched off.
 
     Raises:
-        UsageError: a slug is no rule's.
+        UsageError: a slug is no rule's; a DesignError where the design names it.
     """
     levels = design.rules.levels if design else {}
-    named = [*select, *ignore, *levels, *(entry.rule for entry in design.ignore)] if design else [*select, *ignore]
-    for slug in named:
+    for slug in (*select, *ignore):
         find_rule(slug)
+    declared = [("rules.levels", slug) for slug in levels]
+    declared += [(f"ignore.{place}.rule", entry.rule) for place, entry in enumerate(design.ignore if design else ())]
+    for key, slug in declared:
+        try:
+            find_rule(slug)
+        except UsageError as error:
+            raise DesignError(str(error), path=design.source or None if design else None, key=key) from error
     off = {*ignore, *(slug for slug, level in levels.items() if level == "off")}
     return tuple(rule for rule in all_rules() if rule.slug not in off and (not select or rule.slug in select))
 
 
-def gather(findings: Sequence[Finding], comparison: Comparison, labels: Mapping[str, str]) -> list[Finding]:
-    """Findings on single runs as one for each arm, where they say the same; the others as they are."""
+def gather(
+    findings: Sequence[Finding], comparison: Comparison, labels: Mapping[str, str], design: Design | None = None
+) -> list[Finding]:
+    """Findings on single runs as one for each arm, where they say the same; the others as they are.
+
+    Those that ``design`` ignores are gathered apart from those that it does not.
+    """
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for place, finding in enumerate(findings):
         member = comparison.by_key.get(finding.runs[0]) if len(finding.runs) == 1 else None
         if member is None or finding.arms:
             groups[place,] = [finding]
         else:
-            own = (finding.rule, finding.level, finding.basis, finding.title, finding.tag, member.arm)
+            reason = _ignored(replace(finding, arms=(member.arm,) if member.arm else ()), comparison, design)
+            own = (finding.rule, finding.level, finding.basis, finding.title, finding.tag, member.arm, reason)
             groups.setdefault(own, []).append(finding)
     return [_merged(group, comparison, labels) for group in groups.values()]
 
@@ -92,13 +106,17 @@ def _ignored(finding: Finding, comparison: Comparison, design: Design | None) ->
     for entry in design.ignore if design else ():
         if entry.rule != finding.rule or not set(finding.arms) <= set(entry.arms or finding.arms):
             continue
-        names = [comparison.by_key[key].run.label for key in finding.blames or finding.runs if key in comparison.by_key]
-        if entry.runs and not all(any(fnmatch.fnmatchcase(n, glob) for glob in entry.runs) for n in names):
+        runs = [comparison.by_key[key].run for key in finding.blames or finding.runs if key in comparison.by_key]
+        if entry.runs and not all(_matches(run, entry.runs) for run in runs):
             continue
         if entry.arms and not finding.arms:
             continue
         return entry.reason
     return ""
+
+
+def _matches(run: Run, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for name in (run.name, run.label) for glob in globs)
 
 
 def _explained(finding: Finding, findings: Sequence[Finding], comparison: Comparison) -> str:

@@ -208,6 +208,13 @@ def all_same(values: Iterable[Maybe]) -> bool:
     return len({value_key(value) for value in values}) <= 1
 
 
+def identity_text(value: Maybe) -> str:
+    """All of a value as text by which runs are told apart: equal for numbers that are equal, nothing left out."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return show_value(value, MAX_LITERAL)
+
+
 def show_value(value: Maybe, limit: int = 60) -> str:
     """A value as short text for a person: ``(absent)`` where missing, text bare, the middle of long text left out."""
     text = "(absent)" if value is MISSING else value if isinstance(value, str) else repr(value)
@@ -215,8 +222,8 @@ def show_value(value: Maybe, limit: int = 60) -> str:
 
 
 _SECRET: Final = re.compile(
-    r"(?:^|[._/-])(?:\w*(?:api|access|private|secret|wandb|hf|auth)_?key(?:_id)?|\w*secret\w*|\w*passw(?:or)?d\w*"
-    r"|(?:\w+_)?(?:auth|access|api|hf|hub|bearer|refresh)_?token|token|credentials?)$",
+    r"(?:^|[./-])(?:\w*(?:api|access|private|secret|wandb|hf|auth)[_-]?key(?:_id)?|\w*secret\w*|\w*passw(?:or)?d\w*"
+    r"|wandb[./]key|(?:\w+_)?(?:auth|access|api|hf|hub|bearer|refresh|wandb|github|gh)[_-]?token|token|credentials?)$",
     re.IGNORECASE,
 )
 REDACTED: Final = "(redacted)"

@@ -8,6 +8,7 @@ series from the run's name.
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -79,13 +80,15 @@ class FakeRun:
 
 
 @cache
-def _defaults() -> str:
-    return files("pth_tracker.demo").joinpath("config.yaml").read_text()
+def _defaults() -> dict[str, Any]:
+    text = files("pth_tracker.demo").joinpath("config.yaml").read_text()
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
 
 
 def verl_config(settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A resolved, nested configuration of verl 0.7.1 on GSM8K with dotted ``settings`` on top."""
-    config: dict[str, Any] = yaml.safe_load(_defaults())
+    config = copy.deepcopy(_defaults())
     del config["trainer"]["sync_interval"]  # the demo's own key: released verl has none
     config["data"] |= {
         "train_files": "gsm8k/train.parquet",
@@ -249,7 +252,7 @@ def with_config(runs: Iterable[FakeRun], glob: str, settings: Mapping[str, Any])
     changed = []
     for run in runs:
         if fnmatchcase(run.name, glob):
-            config = yaml.safe_load(yaml.safe_dump(dict(run.source.config)))
+            config: dict[str, Any] = copy.deepcopy(dict(run.source.config))
             set_dotted(config, settings)
             run = _listed(replace(run, source=replace(run.source, config=config)))
         changed.append(run)

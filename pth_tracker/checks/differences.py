@@ -33,9 +33,7 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
 
     References: T. Pan, Probe the Harness, arXiv 2610.02911, check 2.
     """
-    members = [member for group in comparison.arms.values() for member in group]
-    if len(comparison.arms) < 2:
-        return
+    members = [member for group in comparison.arms.values() for member in group if member.run.config]
     treated = tuple(member.key for member in members if member.arm != comparison.in_force.baseline)
     for key in comparison.in_force.vary:
         values = [member.run.get(key) for member in members]
@@ -211,14 +209,24 @@ def judge_drift_within_arm(cell: Cell, met: frozenset[str]) -> Iterator[Finding]
     )
 
 
+def _vary_facts(comparison: Comparison) -> tuple[str, ...]:
+    held = [any(member.run.config for member in members) for members in comparison.arms.values()]
+    return ("arm_configs",) if held and all(held) else ()
+
+
+def _drift_facts(cell: Cell) -> tuple[str, ...]:
+    return ("two_configs",) if sum(bool(member.run.config) for member in cell.members) > 1 else ()
+
+
 RULES: Final = (
     Rule(
         "vary-not-applied",
         2,
         Level.FAIL,
         Scope.PROJECT,
-        (branch("declared", "declared_vary", "config", "comparable_pairs"),),
+        (branch("declared", "declared_vary", "config", "comparable_pairs", "arm_configs"),),
         judge_vary_not_applied,
+        facts=_vary_facts,
     ),
     Rule(
         "undeclared-difference",
@@ -234,7 +242,8 @@ RULES: Final = (
         2,
         Level.WARN,
         Scope.CELL,
-        (branch("resolved", "config", "two_runs"),),
+        (branch("resolved", "config", "two_runs", "two_configs"),),
         judge_drift_within_arm,
+        facts=_drift_facts,
     ),
 )

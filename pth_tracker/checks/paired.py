@@ -340,10 +340,24 @@ def _seeds(seeds: set[str]) -> str:
     return ", ".join(sorted(seeds, key=_seed_order))
 
 
-_NEEDS: Final = (branch("paired", "score", "replicate"),)
+def _facts(pair: Pair) -> tuple[str, ...]:
+    return ("common_seed",) if paired_scores(pair)[0] else ()
+
+
+_SCORED: Final = (branch("paired", "score", "replicate"),)
+_COMMON: Final = (branch("paired", "score", "replicate", "common_seed"),)
 RULES: Final = (
-    Rule("paired-difference", 6, Level.INFO, Scope.PAIR, _NEEDS, judge_paired_difference, blames_runs=False),
-    Rule("too-few-seeds", 6, Level.WARN, Scope.PAIR, _NEEDS, judge_too_few_seeds, blames_runs=False),
-    Rule("no-common-seed", 6, Level.FAIL, Scope.PAIR, _NEEDS, judge_no_common_seed),
-    Rule("unpaired-runs", 6, Level.WARN, Scope.PAIR, _NEEDS, judge_unpaired_runs, blames_runs=False),
+    Rule(
+        "paired-difference",
+        6,
+        Level.INFO,
+        Scope.PAIR,
+        _COMMON,
+        judge_paired_difference,
+        blames_runs=False,
+        facts=_facts,
+    ),
+    Rule("too-few-seeds", 6, Level.WARN, Scope.PAIR, _COMMON, judge_too_few_seeds, blames_runs=False, facts=_facts),
+    Rule("no-common-seed", 6, Level.FAIL, Scope.PAIR, _SCORED, judge_no_common_seed),
+    Rule("unpaired-runs", 6, Level.WARN, Scope.PAIR, _COMMON, judge_unpaired_runs, blames_runs=False, facts=_facts),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ def lag_declared(view: RunView) -> int | None:
     """By how many updates the sampler is designed to lag; 0: not at all, None: nothing says."""
     if view.plan.stress:
         value = view.run.get(view.plan.stress)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return int(value) if value > 1 else 0
     staleness = view.role("staleness")
     return None if staleness is MISSING else int(staleness)
@@ -57,6 +58,13 @@ def corrected(view: RunView) -> bool:
     return view.role("correction") not in (MISSING, "none") or view.role("pi_old") == "sampler"
 
 
+def _cause(view: RunView, one: bool) -> str:
+    if view.role("correction") is MISSING:
+        return "The configuration does not tell whether the loss corrects for it: find out where pi_old comes from."
+    step = ", and one optimiser step a batch makes the ratio 1" if one else ""
+    return f"pi_old is the learner's own recomputed policy{step}: this run has no off-policy correction."
+
+
 def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     """The clip of an uncorrected run never acts while its sampler lags.
 
@@ -71,7 +79,8 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     rate above 0 (fewer where the configuration makes the ratio 1), no importance correction against the sampler is
     active, and either lag is measured (the sampler's KL lies above the tolerance on at least 3 updates and 5% of
     them, or is not finite on two, and lag is declared or a 5-update window median grew 5-fold) or lag is declared
-    and the configuration makes the ratio 1. Losses without a clip that could be tested are left out.
+    and the configuration makes the ratio 1. Losses without a clip that could be tested are left out. A warning where
+    the configuration does not tell whether a correction is active.
 
     Example: ``actor/pg_clipfrac`` is 0.0 on all of 100 updates while ``rollout_corr/k3_kl`` reaches 7 nats.
 
@@ -109,13 +118,11 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
         reason = f"the sampler lags by up to {interval} updates by design"
     if not reason:
         return
-    cause = ", and one optimiser step a batch makes the ratio 1" if one else ""
     yield Finding(
         1,
-        Level.FAIL,
+        Level.FAIL if view.role("correction") is not MISSING else Level.WARN,
         "the clip never acts while the sampler lags",
-        f"{clip.key} is exactly 0 on all {len(moving)} updates while {reason}. pi_old is the learner's own recomputed "
-        f"policy{cause}: this run has no off-policy correction.",
+        f"{clip.key} is exactly 0 on all {len(moving)} updates while {reason}. {_cause(view, one)}",
         evidence,
         IDLE_CLIP,
         basis=Basis.CONTRADICTION,

@@ -118,7 +118,8 @@ def judge_sampler_mismatch(view: RunView, met: frozenset[str]) -> Iterator[Findi
         grown = lag.growth is not None and lag.growth.ratio >= GROWTH
         if lag.above < lag.needed or grown:
             return
-        median = float(np.median(np.abs(series.values[np.isfinite(series.values)])))
+        finite = np.abs(series.values[np.isfinite(series.values)])
+        median = float(np.median(finite)) if len(finite) else float("inf")
         evidence = {"sampler": series.key, "above_tolerance": lag.above, "of": lag.updates, "median": median}
         said = (
             f"{series.key} lies above {view.plan.kl_tolerance:g} nats per token on {lag.above} of {lag.updates} "

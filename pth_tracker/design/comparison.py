@@ -133,9 +133,9 @@ class Comparison:
         self.in_force = in_force
         self.stress_key = stress_key
         self.undecided = undecided
+        """Why no comparison of arms was recognised; ``""``: one was."""
         self.memo: dict[str, Any] = {}
         """What a check computed once for all pairs; it lives as long as the comparison."""
-        """Why no comparison of arms was recognised; ``""``: one was."""
 
     @property
     def arms_declared(self) -> bool:
@@ -189,7 +189,7 @@ class Comparison:
         """A cell as shown to people: arm, task where there are several, stress value."""
         parts = [key.arm]
         if len({cell.key.task for cell in self.cells}) > 1:
-            parts += [task for task in key.task if task]
+            parts += [show_value(task) for task in key.task if task]
         if key.stress and self.stress_key:
             parts.append(f"{self.stress_key}={key.stress}")
         return ", ".join(parts)

@@ -13,7 +13,7 @@ from pth_tracker.design.schema import ArmSelector, Design
 from pth_tracker.errors import DesignError
 from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run
-from pth_tracker.values import MISSING, Maybe, same_value, show_value, value_key
+from pth_tracker.values import MISSING, Maybe, identity_text, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import find_keys
 from pth_tracker.vocabulary.load import Vocabulary
@@ -53,6 +53,10 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
 
     undecided = "" if declared.arms else _undecided(arms, runs, readings, {*task, stress})
     baseline = declared.baseline
+    if baseline and baseline not in arms:
+        raise DesignError(
+            f"the baseline {baseline!r} is none of the inferred arms {_listed(list(arms))}", key="baseline"
+        )
     if not baseline and len(arms) > 1 and not undecided:
         baseline = _baseline(arms, readings)
         inferred.add("baseline")
@@ -92,14 +96,14 @@ def _member(
     run = reading.run
     cell = CellKey(
         run.framework,
-        tuple(show_value(run.get(key)) if key in run.config else "" for key in task),
-        show_value(run.get(stress)) if stress else "",
+        tuple(identity_text(run.get(key)) if key in run.config else "" for key in task),
+        identity_text(run.get(stress)) if stress else "",
         arm,
     )
     pair_key: str | None
     if design.replicate:
         values = [run.get(key) for key in design.replicate]
-        pair_key = None if MISSING in values else ", ".join(show_value(value) for value in values)
+        pair_key = None if MISSING in values else ", ".join(identity_text(value) for value in values)
     elif reading.seed.order is not None:
         pair_key = reading.seed.order
     else:
@@ -109,7 +113,7 @@ def _member(
 
 def _config_seeds(readings: Iterable[Reading]) -> set[str]:
     return {
-        show_value(value)
+        identity_text(value)
         for reading in readings
         for key, value in reading.run.config.items()
         if isinstance(value, int) and not isinstance(value, bool) and reading.is_seed(key)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pth_tracker.runs import Run
-from pth_tracker.values import canonical_value, show_value
+from pth_tracker.values import canonical_value, identity_text
 
 _WORD: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?P<text>[A-Za-z]{0,12}?seed[-_ =]?(?P<seed>\d{1,19}))(?!\d)", re.IGNORECASE
+    r"(?<![A-Za-z0-9])(?P<text>[A-Za-z]{0,12}?seed[-_ =]?(?P<seed>\d{1,19}))(?!\d|\.\d|[bB](?![A-Za-z]))",
+    re.IGNORECASE,
 )
 _CLEANRL: Final = re.compile(r"(?P<text>__(?P<seed>\d{1,10})__\d{9,11})\Z")
 _SHORT: Final = re.compile(r"(?<![A-Za-z0-9])(?P<text>s(?P<seed>\d{1,10}))(?=[-_./]|\Z)")
@@ -67,8 +68,9 @@ def argument_labels(arguments: Iterable[str]) -> dict[str, SeedLabel]:
             continue
         previous = ""
         typed = canonical_value(value)
+        found.pop(key, None)
         if typed is not None:
-            found[key] = SeedLabel(show_value(typed), f"{key}={value}", "", key)
+            found[key] = SeedLabel(identity_text(typed), f"{key}={value}", "", key)
     return found
 
 

@@ -38,7 +38,7 @@ def stitch(vocabulary: Vocabulary, sources: Iterable[SourceRun]) -> list[Run]:
     for source in sorted(
         listed, key=lambda one: (one.created is None, one.created, one.ref) if one.created else (True,)
     ):
-        own = (source.ref.project, source.resume_id or source.name)
+        own = (source.ref.project, source.resume_id or source.name or source.ref)
         chain = next((c for c in reversed(chains[own]) if _continues(vocabulary, c[-1], source)), None)
         if chain is None:
             chain = []

@@ -14,6 +14,10 @@ from typing import Any, Final
 from pth_tracker.values import MISSING, Maybe, Value, show_value
 
 
+MAX_NUMBER: Final = 1e15
+"""No setting that is counted with is larger; beyond it, numbers are taken as not given."""
+
+
 def release(version: str | None) -> tuple[int, ...]:
     """A release as a tuple that compares; an unknown one compares below all."""
     parts = []
@@ -47,9 +51,9 @@ class Lens:
         return any(key == prefix or key.startswith(f"{prefix}.") for key in self.config)
 
     def number(self, key: str, default: float | None = None) -> float | None:
-        """The value at ``key`` where it is a number (no bool), else ``default``."""
+        """The value at ``key`` where it is a finite number (no bool), else ``default``."""
         value = self.config.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
             return default
         return float(value)
 
@@ -175,7 +179,8 @@ def verl_clip_not_testable(lens: Lens) -> Maybe:
     mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
     if mode in ("sapo", "gpg", "kl_cov", "dro"):
         return str(mode)
-    if lens.cfg("algorithm.rollout_correction.loss_type") == "reinforce" and verl_pi_old(lens) == "sampler":
+    correction = "algorithm.rollout_correction"
+    if lens.cfg(f"{correction}.loss_type") == "reinforce" and lens.cfg(f"{correction}.bypass_mode") is True:
         return "reinforce"
     if lens.cfg("algorithm.rollout_correction.use_policy_gradient") is True:
         return "policy gradient without a ratio"

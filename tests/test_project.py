@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
     "errors values runs tracker model expressions stats losses vocabulary design checks examine compare cache "
-    "writeback render policy engine nightly fingerprints series probes demo cli"
+    "writeback render policy engine nightly fingerprints series probes configurations results demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""
 ADAPTER_MAY_IMPORT = {"errors", "values", "runs", "tracker"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from pth_tracker.values import MISSING, Maybe
 from pth_tracker.vocabulary.detect import find_keys, matches_any
 from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release, seed_text
 from pth_tracker.vocabulary.load import Candidate, Framework, Vocabulary
+
+WIDENED: Final = {"batch_id": "batch_id_high"}
+"""Quantity to the one that holds its upper bits, since a store that keeps float32 keeps 24 bits of each."""
+LOW_BITS: Final = 24
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Reading:
     def seed(self) -> EffectiveSeed:
         """What orders the run's training data, as it takes effect."""
         rule = self.framework.data_seed
+        if not self.run.config:
+            return EffectiveSeed(key=rule.keys[0] if rule.keys else "", why="no configuration is logged")
         lens = Lens(self.run.config, self.run.version, {})
         if rule.python:
             found: EffectiveSeed = FUNCTIONS[rule.python](lens)
@@ -123,7 +129,8 @@ class Reading:
     def raw_keys(self, quantity: str) -> tuple[str, ...]:
         """The raw metrics of this run that may hold the quantity, in order of preference."""
         available = self.run.metric_keys
-        found = (key for one in self.candidates(quantity) for key in find_keys(one.key, available))
+        names = (quantity, WIDENED[quantity]) if quantity in WIDENED else (quantity,)
+        found = (key for name in names for one in self.candidates(name) for key in find_keys(one.key, available))
         return tuple(dict.fromkeys(found))
 
     def series(self, quantity: str) -> Series | None:
@@ -142,7 +149,9 @@ class Reading:
                 if not len(step) or (candidate.zero == "not_computed" and not np.any(values != 0)):
                     continue
                 signed = -values if candidate.sign < 0 else values
-                return Series(quantity, key, step, signed, candidate, self.history.decimals.get(key))
+                found = Series(quantity, key, step, signed, candidate, self.history.decimals.get(key))
+                high = self.series(WIDENED[quantity]) if quantity in WIDENED else None
+                return found if high is None else _widened(found, high)
         return None
 
     def is_bookkeeping(self, key: str) -> bool:
@@ -160,6 +169,13 @@ class Reading:
     def is_seed(self, key: str) -> bool:
         """Whether the configuration key holds a seed, of the data order or of anything else."""
         return key in self.framework.data_seed.keys or matches_any(key, self.framework.other_seeds)
+
+
+def _widened(series: Series, high: Series) -> Series:
+    """The series with the upper bits of its whole numbers added, where ``high`` holds them at all its updates."""
+    if not np.array_equal(series.step, high.step):
+        return series
+    return replace(series, values=series.values + high.values * 2.0**LOW_BITS)
 
 
 def _within(version: str | None, bounds: str) -> bool:

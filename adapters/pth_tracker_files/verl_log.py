@@ -23,7 +23,8 @@ from pth_tracker_files.naming import as_text
 from pth_tracker_files.sources import HEAD_BYTES, LoadedRun, open_regular, ref_for, revision_of
 from pth_tracker_files.verl_config import MAX_BYTES, STARTS, flatten, read_config
 from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
-from pth_tracker_files.verl_steps import Segment, StepLines, text_of
+from pth_tracker_files.verl_numbers import text_of
+from pth_tracker_files.verl_steps import Segment, StepLines
 from pth_tracker_files.verl_version import prints_rounded
 
 KIND: Final = "verl console logs"

@@ -11,17 +11,17 @@ key is known, and what remains of the block is a list of numbers. Where it is no
 
 from __future__ import annotations
 
-import math
 import re
-import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from pydantic_core import from_json
+import numpy.typing as npt
 
 from pth_tracker.runs import Floats, History, Ints
 from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
+from pth_tracker_files.verl_numbers import IN_NUMBERS, Shape, forms_of, numbers_of, pairs_of, row_of, shape_of, text_of
 
 MAX_KEYS: Final = 20_000
 """More metric names than this in one file is no verl log."""
@@ -38,25 +38,6 @@ ROOTS: Final = frozenset(
 """What metric names of verl and its forks begin with, before the first ``/``."""
 
 _BEGINNING: Final = re.compile(rb"step:\d{1,15} - ")
-_NUMBER: Final = rb"[-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)|True|False"
-_PAIR: Final = re.compile(rb"(.*):(?:np\.\w+\()?(" + _NUMBER + rb")\)?\s*\Z", re.DOTALL)
-_LAST_PAIR: Final = re.compile(rb"(.*?):(?:np\.\w+\()?(" + _NUMBER + rb")\)?(?=[\s\x1b(\[{]|\Z)", re.DOTALL)
-_WRAPPER: Final = re.compile(rb"np\.\w+\(")
-_FIXED: Final = re.compile(rb"-?\d+\.\d{3}")
-_WORDS: Final = {b"True": b"1.0", b"False": b"0.0"}
-
-_IN_NUMBERS: Final = b"0123456789.+-eE"
-_COMMAS: Final = bytes.maketrans(b"\n", b",")
-_OTHERS: Final = bytes(code for code in range(256) if code not in _IN_NUMBERS + b":\n")
-_NAN, _INF = 1.6180339887e308, 1.4142135623e308
-"""Stand for what JSON has no numbers for while a block is converted; nothing logs these."""
-_SPELT: Final = (
-    (b":nan", f":{_NAN!r}".encode()),
-    (b":inf", f":{_INF!r}".encode()),
-    (b":-inf", f":-{_INF!r}".encode()),
-    (b":True", b":1"),
-    (b":False", b":0"),
-)
 
 
 @dataclass
@@ -81,6 +62,13 @@ class Segment:
         """The process's name without its number."""
         return self.tag.partition(b"pid=")[0].strip()
 
+    def look(self, line: bytes) -> None:
+        """Notes the form of the numbers of one of its lines."""
+        if self.fixed + self.other < ENOUGH_FORMS:
+            fixed, other = forms_of(pairs_of(line))
+            self.fixed += fixed
+            self.other += other
+
 
 @dataclass
 class _Layout:
@@ -96,30 +84,14 @@ class _Layout:
         self.numbers.append(numbers)
         self.tables.append(table)
 
-    def whole(self) -> tuple[Ints, Ints, Floats]:
-        """The numbers ``(n,)``, steps ``(n,)`` and values ``(keys, n)`` of all lines."""
-        table = np.concatenate(self.tables)
-        return np.concatenate(self.numbers), table[:, 0].astype(np.int64), np.ascontiguousarray(table[:, 1:].T)
-
-
-@dataclass
-class _Shape:
-    """Lines that are equal but for the characters of numbers, waiting to be converted together."""
-
-    form: bytes
-    """What they have in common."""
-    ours: bool
-    """Whether they hold a metric of verl's."""
-    keys: tuple[bytes, ...]
-    separators: list[bytes] = field(default_factory=list)
-    """What remains of `` - key:``, longest first; none: each line is taken apart by itself."""
-    words: tuple[tuple[bytes, bytes], ...] = ()
-    """The words among the values (NaN, infinity, booleans) and the numbers that stand for them."""
-    wrapped: bool = False
-    """Whether some values are ``np.float64(...)``."""
-    pending: list[bytes] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
+    def whole(self, since: int) -> tuple[Ints, Ints, Floats]:
+        """The numbers and steps ``(n,)`` and values ``(keys, n)`` of the lines from number ``since`` on, in order."""
+        table, numbers = np.concatenate(self.tables), np.concatenate(self.numbers)
+        # Lines of several shapes may hold one set of keys.
+        order = np.argsort(numbers, kind="stable")
+        order = order[np.searchsorted(numbers[order], since) :]
+        table, numbers = table[order], numbers[order]
+        return numbers, table[:, 0].astype(np.int64), np.ascontiguousarray(table[:, 1:].T)
 
 
 class StepLines:
@@ -134,8 +106,7 @@ class StepLines:
         self.cut = ""
         """The metric whose value was left out, since the file ends within it."""
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
-        self._shapes: dict[bytes, _Shape] = {}
-        self._shape = _Shape(b"", False, ())
+        self._shapes: dict[bytes, Shape] = {}
         self._starts = LineStarts()
         self._open: dict[bytes, Segment] = {}
         self._known: set[bytes] = set()
@@ -171,88 +142,111 @@ class StepLines:
             end = block.find(b"\n", start)
             if end < 0:
                 end = len(block)
-                self._take_many(lines, tags, starts)
-                lines, tags, starts = [], [], []
-                self._take(block[start + 5 :], tag, offset + start, unterminated=at_end)
-            else:
-                lines.append(block[start + 5 : end])
-                tags.append(tag)
-                starts.append(offset + start)
-        self._take_many(lines, tags, starts)
-        for shape in self._shapes.values():
-            if shape.pending:
-                self._convert(shape)
+                self._take(lines, tags, starts)
+                last = self._without_cut(block[start + 5 :]) if at_end else block[start + 5 :]
+                lines, tags, starts = [last], [tag], [offset + start]
+                break
+            lines.append(block[start + 5 : end])
+            tags.append(tag)
+            starts.append(offset + start)
+        self._take(lines, tags, starts)
 
-    def _take_many(self, lines: list[bytes], tags: list[bytes], starts: list[int]) -> None:
-        """Takes lines, all at once where they are of one shape and process and of steps that do not fall back."""
-        segment = self._open.get(tags[0]) if tags else None
-        if segment is not None and len(lines) > 2 and tags.count(tags[0]) == len(tags):
-            table = self._table_of_all(lines)
-            if table is not None and table[0, 0] >= segment.last and np.all(table[1:, 0] >= table[:-1, 0]):
-                self._layout(self._shape.keys).add(np.arange(self._count, self._count + len(lines)), table)
-                segment.last = int(table[-1, 0])
-                self._count += len(lines)
-                self.last_end = starts[-1] + len(lines[-1]) + 5
-                return
-        for line, tag, start in zip(lines, tags, starts):
-            self._take(line, tag, start)
-
-    def _table_of_all(self, lines: list[bytes]) -> Floats | None:
-        """The steps and values of lines that all have the shape of the line before them, (lines, 1 + keys)."""
-        text = b"\n".join(lines)
-        if not self._shape.separators or text.translate(None, _IN_NUMBERS) != b"\n".join(
-            [self._shape.form] * len(lines)
-        ):
-            return None
-        table = _numbers(text, self._shape, len(lines))
-        return None if table is None or np.any(table[:, 0] % 1) else table
-
-    def _take(self, line: bytes, tag: bytes, offset: int, unterminated: bool = False) -> None:
-        end = offset + 5 + len(line)
-        if b"\r" in line:
-            line = line[: line.find(b"\r")]
-        form = line.translate(None, _IN_NUMBERS)
-        shape = self._shapes.get(form)
-        alone = shape is None or not shape.separators or unterminated
-        pairs = _pairs(line) if alone else {}
-        if shape is None:
-            shape = _shape_of(line, form, pairs)
-            # A broken line may have the form of sound ones, and speaks for none.
-            if len(self._shapes) < MAX_SHAPES and len(pairs) == line.count(b" - "):
-                self._shapes[form] = shape
-        if not shape.ours:
-            self.foreign += 1
+    def _take(self, lines: list[bytes], tags: list[bytes], starts: list[int]) -> None:
+        """Takes lines, each shape of them at once."""
+        if not lines:
             return
-        if unterminated and self._is_cut(pairs, line):
-            self.cut = text_of(pairs.popitem()[0])
-        self._shape = shape
-        step = int(line[: line.index(b" ")])
-        self._follow(step, tag, offset, line, look=alone)
-        if alone:
-            self._store(pairs, step, self._count)
-        else:
-            shape.pending.append(line)
-            shape.steps.append(step)
-            shape.lines.append(self._count)
-        self._count += 1
-        self.last_end = end
+        ends = [start + 5 + len(line) for start, line in zip(starts[-1:], lines[-1:])]
+        text = b"\n".join(lines)
+        if b"\r" in text:
+            lines = [line.partition(b"\r")[0] for line in lines]
+            text = b"\n".join(lines)
+        forms = text.translate(None, IN_NUMBERS).split(b"\n")
+        groups: dict[bytes, list[int]] = {forms[0]: list(range(len(lines)))}
+        if forms.count(forms[0]) < len(forms):
+            groups = {}
+            for index, form in enumerate(forms):
+                groups.setdefault(form, []).append(index)
+        steps = np.zeros(len(lines), np.int64)
+        kept = np.zeros(len(lines), np.bool_)
+        fresh: set[int] = set()
+        parts: list[tuple[tuple[bytes, ...], list[int], Floats]] = []
+        for form, indices in groups.items():
+            if form not in self._shapes:
+                fresh.add(indices[0])
+            for keys, own, table in self._tables(form, [lines[index] for index in indices]):
+                places = [indices[index] for index in own]
+                steps[places], kept[places] = table[:, 0], True
+                parts.append((keys, places, table))
+        numbers = self._count + np.cumsum(kept) - 1
+        self._follow(lines, tags, starts, steps, kept, numbers, fresh)
+        for keys, places, table in parts:
+            self._layout(keys).add(numbers[places], table)
+        taken = int(kept.sum())
+        self._count += taken
+        if taken:
+            last = int(np.flatnonzero(kept)[-1])
+            self.last_end = ends[0] if last == len(lines) - 1 else starts[last] + 5 + len(lines[last])
 
-    def _follow(self, step: int, tag: bytes, offset: int, line: bytes, look: bool) -> None:
-        """Continues or begins a segment; where it begins, or to ``look``, the form of the line's numbers is noted."""
-        segment = self._open.get(tag)
-        if segment is None or step < segment.last:
-            segment = self._open[tag] = Segment(tag, offset, self._count, step, step)
-            self.segments.append(segment)
-            look = True
-        segment.last = step
-        if look and segment.fixed + segment.other < ENOUGH_FORMS:
-            fixed, other = _forms(_pairs(line))
-            segment.fixed += fixed
-            segment.other += other
+    def _tables(self, form: bytes, lines: list[bytes]) -> Iterator[tuple[tuple[bytes, ...], Sequence[int], Floats]]:
+        """The keys, line indices and steps with values ``(n, 1 + keys)`` of lines of one form."""
+        shape = self._shapes.get(form)
+        if shape is None:
+            pairs = pairs_of(lines[0])
+            shape = shape_of(lines[0], pairs)
+            # A broken line may have the form of sound ones, and speaks for none.
+            if len(self._shapes) < MAX_SHAPES and len(pairs) == lines[0].count(b" - "):
+                self._shapes[form] = shape
+        if shape.separators and _is_ours(shape.keys):
+            table = numbers_of(lines, shape)
+            if table is not None and not np.any(table[:, 0] % 1):
+                yield shape.keys, range(len(lines)), table
+                return
+        for index, line in enumerate(lines):
+            pairs = pairs_of(line)
+            if _is_ours(pairs):
+                yield tuple(pairs), [index], np.array([row_of(line, pairs)])
+            else:
+                self.foreign += 1
 
-    def _is_cut(self, pairs: dict[bytes, bytes], line: bytes) -> bool:
-        """Whether the file ends within this line: other lines go on after its last key."""
-        keys = tuple(pairs)
+    def _follow(
+        self,
+        lines: list[bytes],
+        tags: list[bytes],
+        starts: list[int],
+        steps: Ints,
+        kept: npt.NDArray[np.bool_],
+        numbers: Ints,
+        fresh: set[int],
+    ) -> None:
+        """Continues and begins segments; where one begins, and in ``fresh`` lines, the form of the numbers is noted."""
+        own = steps[kept]
+        segment = self._open.get(tags[0])
+        going_on = segment is not None and tags.count(tags[0]) == len(tags) and len(own) > 0
+        if segment is not None and going_on and own[0] >= segment.last and np.all(own[1:] >= own[:-1]):
+            segment.last = int(own[-1])
+            for index in fresh:
+                segment.look(lines[index])
+            return
+        for index in np.flatnonzero(kept).tolist():
+            tag, step = tags[index], int(steps[index])
+            segment = self._open.get(tag)
+            begins = segment is None or step < segment.last
+            if segment is None or begins:
+                segment = self._open[tag] = Segment(tag, starts[index], int(numbers[index]), step, step)
+                self.segments.append(segment)
+            segment.last = step
+            if begins or index in fresh:
+                segment.look(lines[index])
+
+    def _without_cut(self, line: bytes) -> bytes:
+        """The last line of a file without its last value, where other lines go on after its last key."""
+        pairs = pairs_of(line.partition(b"\r")[0])
+        if b"\r" in line or not self._is_cut(tuple(pairs), line):
+            return line
+        self.cut = text_of(next(reversed(pairs)))
+        return line.rpartition(b" - ")[0]
+
+    def _is_cut(self, keys: tuple[bytes, ...], line: bytes) -> bool:
         if len(keys) < 2 or b":" not in line.rpartition(b" - ")[2]:
             return False
         return any(len(known) > len(keys) and known[: len(keys)] == keys for known in self._layouts)
@@ -265,121 +259,55 @@ class StepLines:
             self._layouts[keys] = _Layout()
         return self._layouts[keys]
 
-    def _store(self, pairs: dict[bytes, bytes], step: int, number: int) -> None:
-        if not pairs:
-            return
-        row = [float(step), *map(float, pairs.values())]
-        self._layout(tuple(pairs)).add(np.array([number]), np.array([row]))
-
-    def _convert(self, shape: _Shape) -> None:
-        """Converts and stores the pending lines of one shape."""
-        table = _numbers(b"\n".join(shape.pending), shape, len(shape.pending))
-        if table is not None and np.array_equal(table[:, 0], shape.steps):
-            self._layout(shape.keys).add(np.array(shape.lines), table)
-        else:
-            for line, step, number in zip(shape.pending, shape.steps, shape.lines):
-                self._store(_pairs(line), step, number)
-        shape.pending, shape.steps, shape.lines = [], [], []
-
     def history(self, rounded: bool, since: int = 0) -> History:
         """The history of the lines from number ``since`` on; ``rounded``: they are printed with three decimals."""
-        whole = {keys: layout.whole() for keys, layout in self._layouts.items()}
-        if len(whole) == 1 and not since:
-            ((keys, (_, steps, table)),) = whole.items()
-            direct = _direct_history([text_of(key) for key in keys], steps, table, rounded)
-            if direct is not None:
-                return direct
-        places: dict[bytes, list[tuple[tuple[bytes, ...], int]]] = {}
-        for keys in whole:
+        whole = {keys: layout.whole(since) for keys, layout in self._layouts.items()}
+        decimals = dict.fromkeys((text_of(key) for keys in whole for key in keys), 3) if rounded else {}
+        direct = _direct_history(whole, decimals)
+        if direct is not None:
+            return direct
+        pieces: dict[bytes, list[tuple[Ints, Ints, Floats]]] = {}
+        for keys, (numbers, steps, table) in whole.items():
             for column, key in enumerate(keys):
-                places.setdefault(key, []).append((keys, column))
-        orders: dict[tuple[tuple[bytes, ...], ...], tuple[Ints, Ints]] = {}
+                pieces.setdefault(key, []).append((numbers, steps, table[column]))
         points: dict[str, tuple[Ints, Floats]] = {}
-        for key, holding in places.items():
-            members = tuple(keys for keys, _ in holding)
-            if members not in orders:
-                numbers = np.concatenate([whole[keys][0] for keys in members])
-                order = np.argsort(numbers, kind="stable")
-                order = order[np.searchsorted(numbers[order], since) :]
-                orders[members] = order, np.concatenate([whole[keys][1] for keys in members])[order]
-            order, steps = orders[members]
-            points[text_of(key)] = (steps, np.concatenate([whole[keys][2][column] for keys, column in holding])[order])
-        return History.from_points(points, dict.fromkeys(points, 3) if rounded else {})
+        for key, parts in pieces.items():
+            order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]), kind="stable")
+            steps = np.concatenate([steps for _, steps, _ in parts])[order]
+            points[text_of(key)] = (steps, np.concatenate([values for _, _, values in parts])[order])
+        return History.from_points(points, decimals)
 
 
-def _direct_history(names: list[str], steps: Ints, table: Floats, rounded: bool) -> History | None:
-    """What `History.from_points` makes of one table whose steps increase: the ordinary case, without its checks."""
-    if np.any(steps[1:] <= steps[:-1]) or len(set(names)) < len(names):
+def _direct_history(
+    whole: Mapping[tuple[bytes, ...], tuple[Ints, Ints, Floats]], decimals: Mapping[str, int]
+) -> History | None:
+    """What `History.from_points` makes of lines that each have a step of their own: the ordinary case, much faster."""
+    if not whole:
         return None
-    bad = ~np.isfinite(table)
-    nonfinite = {names[row]: steps[bad[row]] for row in np.flatnonzero(bad.any(axis=1))}
-    return History(steps, dict(zip(names, table)), nonfinite, 0, dict.fromkeys(names, 3) if rounded else {})
-
-
-def text_of(key: bytes) -> str:
-    """A metric name as text."""
-    return key.decode("utf-8", "replace").strip()
-
-
-def _shape_of(line: bytes, form: bytes, pairs: dict[bytes, bytes]) -> _Shape:
-    ours = any(b"/" in key and key.partition(b"/")[0].decode("ascii", "replace") in ROOTS for key in pairs)
-    bare = _WRAPPER.sub(b"", line)
-    words = tuple((word, number) for word, number in _SPELT if word in bare)
-    shape = _Shape(form, ours, tuple(pairs), words=words, wrapped=bare != line)
-    if ours and len(pairs) == line.count(b" - ") == line.count(b":"):
-        # A longer separator may end as a shorter one does.
-        left = {_reduced(b" - " + key + b":") for key in pairs}
-        shape.separators = sorted(left, key=len, reverse=True)
-    return shape
-
-
-def _reduced(text: bytes) -> bytes:
-    """What is left of lines without the characters that no number has: ``22-:0.45-3:1E-06,23-:...``."""
-    text = text.translate(_COMMAS, _OTHERS)
-    # The letter e is frequent in keys; in numbers it is followed by a sign, always.
-    return text.replace(b"e-", b"E-").replace(b"e+", b"E+").translate(None, b"e")
-
-
-def _numbers(text: bytes, shape: _Shape, count: int) -> Floats | None:
-    """The steps and values of ``count`` lines of one shape, (count, 1 + keys); None where they cannot be told."""
-    if shape.wrapped:
-        text = text.replace(b"np.float64(", b"")
-        if b"np." in text:
-            text = _WRAPPER.sub(b"", text)
-    for word, number in shape.words:
-        text = text.replace(word, number)
-    text = _reduced(text)
-    for separator in shape.separators:
-        # Of the same length, since that is replaced in place.
-        text = text.replace(separator, b" " * (len(separator) - 1) + b",")
-    width = len(shape.keys) + 1
-    try:
-        numbers = from_json(b"[" + text + b"]")
-        if len(numbers) != count * width:
-            return None
-        table = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers)).reshape(count, width)
-    except (ValueError, struct.error, OverflowError):
+    all_steps = np.concatenate([steps for _, steps, _ in whole.values()])
+    order = np.argsort(np.concatenate([numbers for numbers, _, _ in whole.values()]))
+    union = all_steps[order]
+    names = [text_of(key) for keys in whole for key in keys]
+    known = {key for keys in whole for key in keys}
+    if np.any(union[1:] <= union[:-1]) or len(set(names)) < len(known):
         return None
-    if shape.words:
-        table = table.copy()
-        table[table == _NAN] = np.nan
-        table[np.abs(table) == _INF] *= np.inf
-    return table
+    values: dict[str, Floats] = {}
+    nonfinite: dict[str, Ints] = {}
+    for keys, (_, steps, table) in whole.items():
+        places = np.searchsorted(union, steps)
+        bad = ~np.isfinite(table)
+        for row in np.flatnonzero(bad.any(axis=1)).tolist():
+            name = text_of(keys[row])
+            nonfinite[name] = np.sort(np.append(nonfinite.get(name, steps[:0]), steps[bad[row]]))
+        for column, key in zip(table, keys):
+            name = text_of(key)
+            if len(places) == len(union):
+                values[name] = column
+            else:
+                values.setdefault(name, np.full(len(union), np.nan))[places] = column
+    held = {name: column for name, column in values.items() if len(column)}
+    return History(union, held, nonfinite, 0, {name: digits for name, digits in decimals.items() if name in held})
 
 
-def _pairs(line: bytes) -> dict[bytes, bytes]:
-    """Each ``key:value`` after the step; what is no such pair is left out, and of equal keys the last counts."""
-    pairs: dict[bytes, bytes] = {}
-    _, *items, last = line.split(b" - ")
-    for match in (*map(_PAIR.match, items), _LAST_PAIR.match(last)):
-        if match:
-            pairs.pop(match[1], None)
-            pairs[match[1]] = _WORDS.get(match[2], match[2])
-    return pairs
-
-
-def _forms(pairs: dict[bytes, bytes]) -> tuple[int, int]:
-    """How many values have exactly three decimals, and how many have not."""
-    fixed = sum(_FIXED.fullmatch(value) is not None for value in pairs.values())
-    finite = sum(math.isfinite(float(value)) for value in pairs.values())
-    return fixed, finite - fixed
+def _is_ours(keys: Iterable[bytes]) -> bool:
+    return any(b"/" in key and key.partition(b"/")[0].decode("ascii", "replace") in ROOTS for key in keys)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
 
 import verl_logs
 from pth_tracker.runs import History
+from pth_tracker_files import verl_steps
 from pth_tracker_files.verl_steps import StepLines
 
 
@@ -159,6 +161,13 @@ def test_text_glued_to_the_end_of_a_line_is_no_part_of_its_value(junk: str) -> N
     assert points(read(text))["perf/throughput"] == dict.fromkeys(range(6), 957.672)
 
 
+@pytest.mark.parametrize("first", ["(TaskRunner pid=) Saved", "(TaskRunner pid=7) Saved", " [x]"])
+def test_text_glued_to_every_line_lends_no_digits(first: str) -> None:
+    glued = [first, "(TaskRunner pid=8) Saved", "(TaskRunner pid=9) Saved", " [5x]", " [6x]", first]
+    text = "".join(f"step:{n} - actor/lr:0.5 - perf/throughput:2.0{glue}\n" for n, glue in enumerate(glued))
+    assert points(read(text))["perf/throughput"] == dict.fromkeys(range(6), 2.0)
+
+
 def test_several_lines_of_one_step_are_merged_and_the_later_wins() -> None:
     history = read("step:1 - actor/a:1.0 - actor/b:2.0\nstep:1 - actor/b:3.0\nstep:1 - timing_s/c:4.0\n")
     assert points(history) == {"actor/a": {1: 1.0}, "actor/b": {1: 3.0}, "timing_s/c": {1: 4.0}}
@@ -218,3 +227,43 @@ def test_blocks_are_taken_apart_anywhere_between_lines() -> None:
         steps.scan(data[:cut], 0, False)
         steps.scan(data[cut:], cut, True)
         assert points(steps.history(rounded=False)) == log.points
+
+
+def mixture(seed: int) -> bytes:
+    """Step lines of several processes, shapes and spellings, some with text glued to them."""
+    draw = random.Random(seed)
+    keys = [f"actor/{letter}{draw.choice(['', '1', '16', 'e', '-e', '.5', '@1', 'x-1e'])}" for letter in "abcdefg"]
+
+    def spelt() -> str:
+        value = draw.choice(
+            [draw.random(), draw.gauss(0, 1e-6), draw.randrange(10**6), 1e16 * draw.random(), 0.0, -0.0]
+        )
+        words = ["nan", "inf", "-inf", "True", "np.float64(nan)"]
+        forms = [repr(value)] * 16 + [f"np.float64({value!r})"] * 2 + [f"{value:.3f}", draw.choice(words)]
+        return draw.choice(forms)
+
+    lines, step = [], 0
+    for _ in range(draw.randint(1, 60)):
+        step = max(0, step + draw.choice([1, 1, 1, 1, 0, -3]))
+        chosen = keys if draw.random() < 0.8 else draw.sample(keys, draw.randint(1, 7))
+        head = draw.choice(["(T pid=1) ", "(T pid=1) ", "(T pid=2) ", ""])
+        tail = draw.choice(["", "", "", "", "(T pid=3) 1", "\x1b[0m", " "])
+        lines.append(f"{head}step:{step} - " + " - ".join(f"{key}:{spelt()}" for key in chosen) + tail)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def test_reading_many_lines_at_once_is_reading_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(60):
+        data = mixture(seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(verl_steps, "numbers_of", lambda lines, shape: None)
+            one_by_one = read(data)
+        at_once = read(data)
+        assert points(at_once).keys() == points(one_by_one).keys()
+        assert at_once.step.tolist() == one_by_one.step.tolist()
+        for key, column in one_by_one.values.items():
+            assert np.array_equal(at_once.values[key], column, equal_nan=True), (seed, key)
+        assert at_once.conflicts == one_by_one.conflicts
+        assert {key: steps.tolist() for key, steps in at_once.nonfinite_at.items()} == {
+            key: steps.tolist() for key, steps in one_by_one.nonfinite_at.items()
+        }

@@ -185,11 +185,18 @@ class Comparison:
                 found.setdefault((key.arm, key.stress), []).append((cell, other))
         return tuple(Pair(arm, baseline, stress, tuple(cells), self) for (arm, stress), cells in found.items())
 
+    @cached_property
+    def _shown_tasks(self) -> Mapping[str, str]:
+        """Each value of a task key as shown: in short, or in full where several would look the same."""
+        tasks = {task for member in self.members for task in member.cell.task}
+        short = {task: show_value(task) for task in tasks}
+        return short if len(set(short.values())) == len(tasks) else {task: task for task in tasks}
+
     def describe(self, key: CellKey) -> str:
         """A cell as shown to people: arm, task where there are several, stress value."""
         parts = [key.arm]
         if len({cell.key.task for cell in self.cells}) > 1:
-            parts += [show_value(task) for task in key.task if task]
+            parts += [self._shown_tasks[task] for task in key.task if task]
         if key.stress and self.stress_key:
             parts.append(f"{self.stress_key}={key.stress}")
         return ", ".join(parts)

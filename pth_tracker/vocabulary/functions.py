@@ -118,6 +118,8 @@ def verl_data_order(lens: Lens) -> EffectiveSeed:
     """
     key = "data.seed"
     given = lens.get(key)
+    if not lens.has("data"):
+        return EffectiveSeed(key=key, why="the configuration has no section data")
     if lens.get("data.shuffle") is False:
         return EffectiveSeed("the file's order", False, given, key, "data.shuffle is False")
     sampler = lens.get("data.sampler.class_path")

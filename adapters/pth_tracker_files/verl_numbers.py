@@ -73,7 +73,8 @@ def _reduced(text: bytes) -> bytes:
     """What is left of lines without the characters that no number has: ``22-:0.45-3:1E-06,23-:...``."""
     text = text.translate(_COMMAS, _OTHERS)
     # The letter e is frequent in keys; in numbers it is followed by a sign, always.
-    return text.replace(b"e-", b"E-").replace(b"e+", b"E+").translate(None, b"e")
+    text = text.replace(b"e-", b"E-")
+    return (text.replace(b"e+", b"E+") if b"e+" in text else text).translate(None, b"e")
 
 
 def numbers_of(lines: Sequence[bytes], shape: Shape) -> Floats | None:

@@ -155,7 +155,6 @@ class StepLines:
         """Takes lines, each shape of them at once."""
         if not lines:
             return
-        ends = [start + 5 + len(line) for start, line in zip(starts[-1:], lines[-1:])]
         text = b"\n".join(lines)
         if b"\r" in text:
             lines = [line.partition(b"\r")[0] for line in lines]
@@ -185,7 +184,7 @@ class StepLines:
         self._count += taken
         if taken:
             last = int(np.flatnonzero(kept)[-1])
-            self.last_end = ends[0] if last == len(lines) - 1 else starts[last] + 5 + len(lines[last])
+            self.last_end = starts[last] + 5 + len(lines[last])
 
     def _tables(self, form: bytes, lines: list[bytes]) -> Iterator[tuple[tuple[bytes, ...], Sequence[int], Floats]]:
         """The keys, line indices and steps with values ``(n, 1 + keys)`` of lines of one form."""
@@ -225,7 +224,8 @@ class StepLines:
         if segment is not None and going_on and own[0] >= segment.last and np.all(own[1:] >= own[:-1]):
             segment.last = int(own[-1])
             for index in fresh:
-                segment.look(lines[index])
+                if kept[index]:
+                    segment.look(lines[index])
             return
         for index in np.flatnonzero(kept).tolist():
             tag, step = tags[index], int(steps[index])

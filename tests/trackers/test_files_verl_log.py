@@ -97,6 +97,14 @@ def test_rounding_is_told_by_form_and_where_little_was_logged_by_release(
     assert decimals == (dict.fromkeys((f"val-core/{n}/acc" for n in range(len(values))), 3) if rounded else {})
 
 
+def test_what_a_model_prints_does_not_tell_how_values_are_rounded(tmp_path: Path) -> None:
+    log = verl_logs.make_log("0.3", 400, rollout_text=["step:3 - my/own:0.51234 - some/other:7"])
+    loaded = load(log.write(tmp_path / "log.txt"))
+    assert loaded.history.decimals == dict.fromkeys(log.points, 3)
+    assert points(loaded) == log.points
+    assert any(note.startswith("400 lines look like step lines") for note in loaded.run.notes)
+
+
 def test_the_table_at_the_end_mends_rounded_zeros_of_the_last_step(tmp_path: Path) -> None:
     keys = ("actor/a", "actor/b", "actor/c", "actor/d", "actor/e")
     rows = [f"(main_task pid=1) step:{n} - " + " - ".join(f"{key}:0.000" for key in keys) for n in (1, 2)]

@@ -136,15 +136,14 @@ class Points:
     """NaN where NaN was logged; infinity still as MLflow stores it."""
 
 
-def history(series: Mapping[str, Points | Sequence[Points]]) -> History:
+def history(series: Mapping[str, Points]) -> History:
     """A history in which, of several values at one step, the one with the latest timestamp wins.
 
     At one step and one timestamp the larger value wins and NaN over all, as nothing tells which was logged last;
     MLflow's own "latest metric" decides so too.
     """
     ordered: dict[str, tuple[Ints, Floats]] = {}
-    for key, pieces in series.items():
-        points = pieces if isinstance(pieces, Points) else _joined(pieces)
+    for key, points in series.items():
         value = points.value
         huge = np.abs(value) >= _LARGEST
         if huge.any():
@@ -157,7 +156,8 @@ def history(series: Mapping[str, Points | Sequence[Points]]) -> History:
     return History.from_points(ordered)
 
 
-def _joined(pieces: Sequence[Points]) -> Points:
+def joined(pieces: Sequence[Points]) -> Points:
+    """Several pieces of one metric of one run as one."""
     if len(pieces) == 1:
         return pieces[0]
     return Points(

@@ -43,9 +43,14 @@ class Server:
         """Asks for almost nothing, with little patience: a server that is away is told within seconds."""
         self._call("POST", f"{API}/experiments/search", first=True, json={"max_results": 1})
 
-    def get(self, path: str, params: object, base: str = API) -> dict[str, Any]:
-        """The answer to a GET of ``path`` with these query parameters."""
-        return self._call("GET", base + path, params=params)
+    def get(self, path: str, params: object, base: str = API, fresh: bool = False) -> dict[str, Any]:
+        """The answer to a GET of ``path`` with these query parameters.
+
+        A long request is better sent over a ``fresh`` connection: kept ones stay with one worker process of the
+        server, and all of them may have met the same.
+        """
+        headers = {"Connection": "close"} if fresh else {}
+        return self._call("GET", base + path, params=params, extra_headers=headers)
 
     def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
         """The answer to a POST of ``body``."""

@@ -26,6 +26,7 @@ from pth_tracker_mlflow.common import (
     StoredRun,
     history,
     in_order,
+    joined,
     marks_of,
     no_such_experiment,
     since_ms,
@@ -216,7 +217,7 @@ class RestTracker:
             if ref.run_id in failed:
                 yield ref, RunError(ref, ref.run_id, failed[ref.run_id])
             elif ref.run_id in series or ref.run_id in present:
-                yield ref, history(series.get(ref.run_id, {}))
+                yield ref, history({key: joined(pieces) for key, pieces in series.get(ref.run_id, {}).items()})
             else:
                 yield ref, RunError(ref, ref.run_id, f"{self.address} no longer holds run {ref.run_id}")
 
@@ -260,7 +261,7 @@ class RestTracker:
         """One request's points, and the runs that it holds completely: all, unless the answer is full."""
         params = [("run_id", run_id) for run_id in ids]
         params += [("metric_key", key), ("max_results", str(POINTS_PER_REQUEST))]
-        rows = self._server.get("/metrics/get-history-bulk", params, AJAX).get("metrics", [])
+        rows = self._server.get("/metrics/get-history-bulk", params, AJAX, fresh=True).get("metrics", [])
         by_run: dict[str, list[Any]] = defaultdict(list)
         for row in rows:
             by_run[row["run_id"]].append(row)

@@ -39,7 +39,6 @@ NEEDED: Final[dict[str, tuple[str, ...]]] = {
 }
 _IDS_PER_QUERY: Final = 500
 _KEYS_PER_QUERY: Final = 500
-_POINTS_PER_BATCH: Final = 50_000
 _ROWS_PER_FETCH: Final = 10_000
 _DRIVERS: Final = {"postgresql": "pth-tracker[postgres]", "mysql": "pymysql", "mssql": "pyodbc"}
 
@@ -116,20 +115,24 @@ class SqlTracker:
     def histories(
         self, requests: Sequence[tuple[RunRef, Collection[str] | None]]
     ) -> Iterator[tuple[RunRef, History | RunError]]:
-        """The exact histories, several runs a query; see `pth_tracker.tracker.Tracker.histories`."""
-        wanted: dict[frozenset[str] | None, list[RunRef]] = {}
-        for ref, keys in requests:
-            wanted.setdefault(None if keys is None else frozenset(keys), []).append(ref)
-        for keys, refs in wanted.items():
-            start, size = 0, 1
-            while start < len(refs):
-                batch = refs[start : start + size]
-                points = 0
-                for ref, answer in self._batch(batch, keys):
-                    points += len(answer.step) * len(answer.values) if isinstance(answer, History) else 0
-                    yield ref, answer
-                start += len(batch)
-                size = int(np.clip(_POINTS_PER_BATCH * len(batch) // max(points, 1), 1, min(8 * size, _IDS_PER_QUERY)))
+        """The exact histories, one query a run; see `pth_tracker.tracker.Tracker.histories`.
+
+        Several runs in one query were measured to be slower: each row would carry its run's id.
+        """
+        for part in _chunks(requests, _IDS_PER_QUERY):
+            with self._reading() as connection:
+                chosen = sa.select(_RUNS.c.run_uuid).where(_RUNS.c.run_uuid.in_([ref.run_id for ref, _ in part]))
+                existing = set(connection.scalars(chosen))
+            for ref, keys in part:
+                if ref.run_id not in existing:
+                    yield ref, RunError(ref, ref.run_id, f"{self.address} no longer holds run {ref.run_id}")
+                    continue
+                try:
+                    answer: History | RunError = history(self._points(ref.run_id, keys))
+                except TrackerError as error:
+                    self._alive()
+                    answer = RunError(ref, ref.run_id, str(error))
+                yield ref, answer
 
     def marks(self, refs: Sequence[RunRef]) -> Mapping[RunRef, Marks]:
         """Our tags on these runs as they are now."""
@@ -269,66 +272,43 @@ class SqlTracker:
             raise UsageError(f"--where needs MLflow's own code on a database it can open, and {self.read_only}")
         return write.search_ids(sdk.client(self._store.uri), self._store, experiment, where)
 
-    def _batch(
-        self, refs: Sequence[RunRef], keys: frozenset[str] | None
-    ) -> Iterator[tuple[RunRef, History | RunError]]:
-        try:
-            found, existing = self._read([ref.run_id for ref in refs], keys)
-        except TrackerError as error:
-            if len(refs) == 1:
-                self._alive()
-                yield refs[0], RunError(refs[0], refs[0].run_id, str(error))
-                return
-            for ref in refs:
-                yield from self._batch([ref], keys)
-            return
-        for ref in refs:
-            if ref.run_id in existing:
-                yield ref, history(found.get(ref.run_id, {}))
-            else:
-                yield ref, RunError(ref, ref.run_id, f"{self.address} no longer holds run {ref.run_id}")
-
     def _alive(self) -> None:
         """Raises TrackerError where not one run but the whole database has become unreadable."""
         with self._reading() as connection:
             connection.execute(sa.select(_RUNS.c.run_uuid).limit(1)).all()
 
-    def _read(
-        self, ids: Sequence[str], keys: frozenset[str] | None
-    ) -> tuple[dict[str, dict[str, list[Points]]], set[str]]:
-        """All points of these runs by run and metric, and which of the runs exist."""
+    def _points(self, run_id: str, keys: Collection[str] | None) -> dict[str, Points]:
+        """All points of one run by metric."""
         table = _METRICS
-        chosen = sa.select(table.c.run_uuid, table.c.key, table.c.step, table.c.timestamp, _logged(table))
-        chosen = chosen.where(table.c.run_uuid.in_(list(ids)))
+        chosen = sa.select(table.c.key, table.c.step, table.c.timestamp, _logged(table))
+        chosen = chosen.where(table.c.run_uuid == run_id)
         if keys is not None and len(keys) <= _KEYS_PER_QUERY:
             chosen = chosen.where(table.c.key.in_(sorted(keys)))
-        number: defaultdict[tuple[str, str], int] = defaultdict()
+        number: defaultdict[str, int] = defaultdict()
         number.default_factory = number.__len__
         parts: list[tuple[Any, ...]] = []
         with self._reading() as connection:
-            existing = set(connection.scalars(sa.select(_RUNS.c.run_uuid).where(_RUNS.c.run_uuid.in_(list(ids)))))
             # The driver's own cursor: SQLAlchemy's rows would cost a third of the whole read.
             cursor: Any = connection.execute(chosen).cursor
             while rows := cursor.fetchmany(_ROWS_PER_FETCH):
-                run, key, step, at, value = zip(*rows)
+                names, steps, times, values = zip(*rows)
                 parts.append(
                     (
-                        np.fromiter(map(number.__getitem__, zip(run, key)), np.int64, len(rows)),
-                        np.array(step, dtype=np.int64),
-                        np.array(at, dtype=np.int64),
-                        np.array(value, dtype=np.float64),
+                        np.fromiter(map(number.__getitem__, names), np.int64, len(rows)),
+                        np.array(steps, dtype=np.int64),
+                        np.array(times, dtype=np.int64),
+                        np.array(values, dtype=np.float64),
                     )
                 )
-        series: dict[str, dict[str, list[Points]]] = defaultdict(dict)
-        if parts:
-            group, steps, times, values = (np.concatenate(column) for column in zip(*parts))
-            order = np.lexsort((values, times, steps, group))
-            edges = np.searchsorted(group[order], np.arange(len(number) + 1))
-            for (run_id, name), start, end in zip(number, edges[:-1], edges[1:]):
-                if keys is None or name in keys:
-                    own = order[start:end]
-                    series[run_id][name] = [Points(steps[own], times[own], values[own])]
-        return series, existing
+        if not parts:
+            return {}
+        group, step, at, value = (np.concatenate(column) for column in zip(*parts))
+        order = np.argsort(group, kind="stable")
+        edges = np.searchsorted(group[order], np.arange(len(number) + 1))
+        pieces = {name: order[start:end] for name, start, end in zip(number, edges[:-1], edges[1:])}
+        return {
+            name: Points(step[own], at[own], value[own]) for name, own in pieces.items() if keys is None or name in keys
+        }
 
 
 def _pairs(table: Any) -> Any:

@@ -1,0 +1,156 @@
+"""How long reading 60 runs x 20 metrics x 500 steps from MLflow takes, against MLflow's own client in a loop.
+
+Both sides are timed in one process on one store, so that their ratio holds where absolute times do not. The rows are
+written straight into the tables, since logging 600,000 points through a client takes longer than all readings
+together. The server is the real one with two workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pth_tracker.runs import History
+from pth_tracker.tracker import Query
+from pth_tracker_mlflow import open_tracker
+
+PROJECT = "bench"
+FULL = (60, 20, 500)
+QUICK = (12, 5, 100)
+
+
+def fill(path: Path, runs: int, keys: int, steps: int) -> list[str]:
+    """Writes the runs into a fresh store and returns their ids."""
+    from mlflow.tracking import MlflowClient
+
+    number = int(MlflowClient(f"sqlite:///{path}").create_experiment(PROJECT))
+    rng = np.random.default_rng(0)
+    names = [f"actor/metric_{key:02}" for key in range(keys)]
+    start = 1_760_000_000_000
+    ids = [rng.bytes(16).hex() for _ in range(runs)]
+    connection = sqlite3.connect(path)
+    with connection:
+        for index, run_id in enumerate(ids):
+            connection.execute(
+                "INSERT INTO runs (run_uuid, name, experiment_id, status, start_time, end_time, lifecycle_stage,"
+                " artifact_uri, user_id, source_type) VALUES (?, ?, ?, 'FINISHED', ?, ?, 'active', '', '', 'LOCAL')",
+                (run_id, f"run-{index}", number, start + index, start + index + steps * 1000),
+            )
+            values = rng.normal(size=(steps, keys)).tolist()
+            rows = [
+                (name, values[step][key], start + step * 1000, run_id, step)
+                for step in range(steps)
+                for key, name in enumerate(names)
+            ]
+            columns = "(key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)"
+            connection.executemany(f"INSERT INTO metrics {columns}", rows)
+            connection.executemany(f"INSERT INTO latest_metrics {columns}", rows[-keys:])
+    connection.close()
+    return ids
+
+
+@contextmanager
+def served(path: Path, folder: Path) -> Iterator[str]:
+    """A real MLflow server with two workers on the store."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    options = ["--host", "127.0.0.1", "--port", str(port), "--workers", "2"]
+    options += ["--backend-store-uri", f"sqlite:///{path}", "--artifacts-destination", str(folder / "artifacts")]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", *options],
+            stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 180
+            while True:
+                try:
+                    urllib.request.urlopen(f"{uri}/health", timeout=5).close()
+                    break
+                except (urllib.error.URLError, OSError):
+                    if time.monotonic() > deadline or process.poll() is not None:
+                        raise
+                    time.sleep(0.3)
+            yield uri
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+def read_with_client(uri: str, ids: list[str], keys: list[str]) -> int:
+    """MLflow's documented way: one call a run and metric; returns the number of points."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    return sum(len(client.get_metric_history(run_id, key)) for run_id in ids for key in keys)
+
+
+def read_with_tracker(uri: str, keys: list[str]) -> int:
+    """The adapter: listing included; returns the number of points."""
+    tracker = open_tracker([uri])
+    runs = list(tracker.runs(Query(PROJECT)))
+    points = 0
+    for _, answer in tracker.histories([(run.ref, keys) for run in runs]):
+        if not isinstance(answer, History):
+            raise RuntimeError(answer.message)
+        points += sum(len(answer.series(key)[0]) for key in answer.values)
+    tracker.close()
+    return points
+
+
+def timed(call: Any, *arguments: Any) -> tuple[float, int]:
+    """Seconds and the result of ``call``."""
+    start = time.perf_counter()
+    result = call(*arguments)
+    return time.perf_counter() - start, result
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """One row a way in: points, seconds of both sides and their ratio."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    shape = QUICK if quick else FULL
+    keys = [f"actor/metric_{key:02}" for key in range(shape[1])]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "mlflow.db"
+        ids = fill(path, *shape)
+        with served(path, folder) as uri:
+            for way, address, target in (("database", f"sqlite:///{path}", 5.0), ("server", uri, 3.0)):
+                ours, points = timed(read_with_tracker, address, keys)
+                theirs, expected = timed(read_with_client, address, ids, keys)
+                if not points == expected == int(np.prod(shape)):
+                    raise RuntimeError(
+                        f"{way}: {points} points read, {expected} by the client, {np.prod(shape)} written"
+                    )
+                rows.append(
+                    {"read": f"mlflow {way}", "points": points, "seconds": ours, "client_seconds": theirs,
+                     "ratio": theirs / ours, "target": target}
+                )  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    print(f"{'read':16} {'points':>8} {'ours (s)':>9} {'client (s)':>11} {'ratio':>7} {'target':>7}")
+    for row in main(quick="--quick" in sys.argv):
+        print(
+            f"{row['read']:16} {row['points']:8} {row['seconds']:9.2f} {row['client_seconds']:11.2f}"
+            f" {row['ratio']:6.1f}x {row['target']:6.0f}x"
+        )

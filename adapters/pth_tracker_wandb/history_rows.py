@@ -118,7 +118,7 @@ class HistoryRows:
         return len(self._has_step) - 1
 
     def _add_unknown(self, item: bytes, row: int) -> None:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
 
         message = message_class("HistoryItem")()
         try:

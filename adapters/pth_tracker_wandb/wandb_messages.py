@@ -73,9 +73,15 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 @cache
 def message_class(name: str) -> Any:
     """The class of one of `MESSAGES`, made by the protobuf library."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    kinds = {"int64": 3, "int32": 5, "string": 9, "bytes": 12}
+    field = descriptor_pb2.FieldDescriptorProto
+    kinds = {
+        "int64": field.TYPE_INT64,
+        "int32": field.TYPE_INT32,
+        "string": field.TYPE_STRING,
+        "bytes": field.TYPE_BYTES,
+    }
     file = descriptor_pb2.FileDescriptorProto(name="pth_tracker_wandb.proto", package="pth_tracker_wandb")
     file.syntax = "proto3"
     for message, fields in MESSAGES.items():
@@ -84,8 +90,9 @@ def message_class(name: str) -> Any:
             label, _, rest = text.partition("=")
             number, _, kind = rest.partition(":")
             repeated, kind = kind.endswith("*"), kind.removesuffix("*")
-            own = declared.field.add(name=label, number=int(number), label=3 if repeated else 1)
-            own.type = kinds.get(kind, 11)
+            own = declared.field.add(name=label, number=int(number))
+            own.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            own.type = kinds.get(kind, field.TYPE_MESSAGE)
             if kind not in kinds:
                 own.type_name = f".pth_tracker_wandb.{kind}"
     pool = descriptor_pool.DescriptorPool()

@@ -88,7 +88,7 @@ class _Reader:
         self.last_time: datetime | None = None
 
     def read(self, path: Path, head_only: bool = False) -> RunLog:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
 
         damage = Damage()
         decode = message_class("Record").FromString

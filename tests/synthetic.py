@@ -127,10 +127,20 @@ def _rng(*parts: object) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32("|".join(map(str, parts)).encode()))
 
 
+def prompt_metrics(order: object, updates: int = UPDATES) -> dict[str, Values]:
+    """Prompt lengths of the batches in a data ``order`` (a seed; None or `ABSENT`: the default order)."""
+    fixed = order is None or order is ABSENT
+    prompts = _rng("data", "default" if fixed else order).integers(60, 180, size=(updates, 64))
+    return {
+        "prompt_length/mean": prompts.mean(axis=1),
+        "prompt_length/max": prompts.max(axis=1),
+        "prompt_length/min": prompts.min(axis=1),
+    }
+
+
 def clean_metrics(name: str, order: object, updates: int = UPDATES) -> dict[str, Values]:
     """Metrics of a healthy run: prompts by the data ``order``, everything else by the run's ``name``."""
-    data, own = _rng("data", order), _rng("run", name)
-    prompts = data.integers(60, 180, size=(updates, 64))
+    own = _rng("run", name)
     responses = own.integers(80, 400, size=(updates, 512)) + own.integers(-20, 20, size=(updates, 1))
     progress = 1 - np.exp(-np.arange(updates) / 20)
     train_score = np.clip(0.35 + 0.4 * progress + own.normal(0, 0.03, updates), 0.05, 0.95)
@@ -144,9 +154,7 @@ def clean_metrics(name: str, order: object, updates: int = UPDATES) -> dict[str,
         LR: 2e-6,
         "rollout_corr/kl": own.normal(4e-4, 1e-4, updates),
         K3: own.uniform(3e-4, 6e-4, updates),
-        "prompt_length/mean": prompts.mean(axis=1),
-        "prompt_length/max": prompts.max(axis=1),
-        "prompt_length/min": prompts.min(axis=1),
+        **prompt_metrics(order, updates),
         "response_length/mean": responses.mean(axis=1),
         "response_length/max": responses.max(axis=1),
         "response_length/min": responses.min(axis=1),
@@ -248,13 +256,17 @@ def change(runs: Iterable[FakeRun], glob: str, **attributes: Any) -> list[FakeRu
 
 
 def with_config(runs: Iterable[FakeRun], glob: str, settings: Mapping[str, Any]) -> list[FakeRun]:
-    """The runs, those whose names match with other dotted settings."""
+    """The runs, those whose names match with other dotted settings; with another ``data.seed``, other prompts."""
     changed = []
     for run in runs:
         if fnmatchcase(run.name, glob):
             config: dict[str, Any] = copy.deepcopy(dict(run.source.config))
             set_dotted(config, settings)
-            run = _listed(replace(run, source=replace(run.source, config=config)))
+            points = dict(run.points)
+            if "data.seed" in settings:
+                other = prompt_metrics(settings["data.seed"])
+                points |= {key: _points(values, UPDATES) for key, values in other.items() if key in points}
+            run = _listed(replace(run, points=points, source=replace(run.source, config=config)))
         changed.append(run)
     return changed
 

@@ -149,14 +149,19 @@ def read_results_csv(
     Raises:
         UsageError: it cannot be read, lacks a column, or a value is no number; names the line.
     """
+    return mean_scores(read_scores(path, method, seed, value))
+
+
+def mean_scores(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
+    """Method to seed to the mean of its scores; NaN where several are not all finite."""
     return {
-        name: {seed: scores[0] if len(scores) == 1 else _mean(scores) for seed, scores in by_seed.items()}
-        for name, by_seed in read_scores(path, method, seed, value).items()
+        method: {seed: values[0] if len(values) == 1 else _mean(values) for seed, values in by_seed.items()}
+        for method, by_seed in scores.items()
     }
 
 
 def _mean(scores: Sequence[float]) -> float:
-    return math.fsum(scores) / len(scores) if all(map(math.isfinite, scores)) else math.nan
+    return math.fsum(score / len(scores) for score in scores) if all(map(math.isfinite, scores)) else math.nan
 
 
 def read_scores(path: str | Path, method: str, seed: str, value: str) -> dict[str, dict[str, list[float]]]:

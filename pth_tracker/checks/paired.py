@@ -123,6 +123,14 @@ def paired_results(comparison: Comparison) -> dict[tuple[str, str], PairedResult
     return results
 
 
+def _paired_by(pair: Pair) -> tuple[set[str], set[str]]:
+    """The seeds of both arms: of their scored runs, or of all that count where an arm has no score."""
+    sides = [{seed for _, seed in _scores(pair.side(first))} for first in (True, False)]
+    if not all(sides):
+        sides = [set(by_pair_key(pair.side(first))) for first in (True, False)]
+    return sides[0], sides[1]
+
+
 def _points(pair: Pair) -> tuple[float, str]:
     """The factor and the unit in which differences are shown: rates in points of 100."""
     scores = [member.score for member in (*pair.side(True), *pair.side(False)) if member.score is not None]
@@ -261,8 +269,8 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     Why it matters: unpaired arms differ by their seeds as well as by their method.
 
-    How it decides: both arms have scored runs with known seeds, and none is in both. A failure where the design
-    requires pairing; else a warning with Welch's interval.
+    How it decides: both arms have runs with known seeds, and none is in both. A failure where the design requires
+    pairing; else a warning. With Welch's interval where the runs have scores.
 
     Example: seeds 1, 2, 3 against 4, 5, 6.
 
@@ -272,21 +280,28 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     References: check 6 of the report; Welch (1947).
     """
-    a, b = ({seed for _, seed in _scores(pair.side(first))} for first in (True, False))
+    a, b = _paired_by(pair)
     if not a or not b or a & b:
         return
     scale, unit = _points(pair)
     sides = [
         [m.score for m in pair.side(first) if m.score is not None and math.isfinite(m.score)] for first in (True, False)
     ]
-    welch = stats.welch_interval(*sides)
+    detail = f"{pair.a} has {_seeds(a)}, {pair.b} has {_seeds(b)}."
+    evidence: dict[str, Any] = {"a": sorted(a, key=_seed_order), "b": sorted(b, key=_seed_order)}
+    if all(sides):
+        welch = stats.welch_interval(*sides)
+        evidence["welch"] = [welch.low, welch.high]
+        detail += (
+            f" Unpaired, the means differ by {welch.mean * scale:+.2f}{unit} (Welch's 95% interval "
+            f"{_range(welch.low, welch.high, scale)})."
+        )
     yield Finding(
         6,
         Level.FAIL if pair.comparison.design.pairing == "required" else Level.WARN,
         f"{pair.subject}: no seed in common",
-        f"{pair.a} has {_seeds(a)}, {pair.b} has {_seeds(b)}. Unpaired, the means differ by "
-        f"{welch.mean * scale:+.2f}{unit} (Welch's 95% interval {_range(welch.low, welch.high, scale)}).",
-        {"a": sorted(a, key=_seed_order), "b": sorted(b, key=_seed_order), "welch": [welch.low, welch.high]},
+        detail,
+        evidence,
         basis=pair.comparison.basis,
         runs=_keys(pair),
         blames=_keys(pair),
@@ -312,23 +327,18 @@ def judge_unpaired_runs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     References: check 6 of the report.
     """
-    result = paired_results(pair.comparison).get((pair.a, pair.stress))
-    if result is None or not (result.only_a or result.only_b):
+    a, b = _paired_by(pair)
+    if not a & b or a == b:
         return
-    both = bool(result.only_a and result.only_b)
-    left_out = {*result.only_a, *result.only_b}
-    runs = tuple(m.key for m in (*pair.side(True), *pair.side(False)) if m.pair_key in left_out)
-    parts = [
-        f"only {arm}: {_seeds(set(seeds))}"
-        for arm, seeds in ((pair.a, result.only_a), (pair.b, result.only_b))
-        if seeds
-    ]
+    both = bool(a - b and b - a)
+    runs = tuple(m.key for m in (*pair.side(True), *pair.side(False)) if m.pair_key in a ^ b)
+    parts = [f"only {arm}: {_seeds(seeds)}" for arm, seeds in ((pair.a, a - b), (pair.b, b - a)) if seeds]
     yield Finding(
         6,
         Level.WARN if both else Level.INFO,
         f"{pair.subject}: {len(runs)} run{'s' if len(runs) != 1 else ''} without a partner, left out of the pairing",
-        "; ".join(parts).capitalize() + ".",
-        {"only_a": list(result.only_a), "only_b": list(result.only_b)},
+        f"O{'; '.join(parts)[1:]}.",
+        {"only_a": sorted(a - b, key=_seed_order), "only_b": sorted(b - a, key=_seed_order)},
         basis=pair.comparison.basis,
         runs=runs,
         arms=(pair.a, pair.b),
@@ -342,6 +352,11 @@ def _seeds(seeds: set[str]) -> str:
 
 def _facts(pair: Pair) -> tuple[str, ...]:
     return ("common_seed",) if paired_scores(pair)[0] else ()
+
+
+def _seed_facts(pair: Pair) -> tuple[str, ...]:
+    a, b = _paired_by(pair)
+    return ("common_seed",) if a & b else ()
 
 
 _SCORED: Final = (branch("paired", "score", "replicate"),)
@@ -358,6 +373,22 @@ RULES: Final = (
         facts=_facts,
     ),
     Rule("too-few-seeds", 6, Level.WARN, Scope.PAIR, _COMMON, judge_too_few_seeds, blames_runs=False, facts=_facts),
-    Rule("no-common-seed", 6, Level.FAIL, Scope.PAIR, _SCORED, judge_no_common_seed),
-    Rule("unpaired-runs", 6, Level.WARN, Scope.PAIR, _COMMON, judge_unpaired_runs, blames_runs=False, facts=_facts),
+    Rule(
+        "no-common-seed",
+        6,
+        Level.FAIL,
+        Scope.PAIR,
+        (*_SCORED, branch("seeds", "replicate")),
+        judge_no_common_seed,
+    ),
+    Rule(
+        "unpaired-runs",
+        6,
+        Level.WARN,
+        Scope.PAIR,
+        (*_COMMON, branch("seeds", "replicate", "common_seed")),
+        judge_unpaired_runs,
+        blames_runs=False,
+        facts=_seed_facts,
+    ),
 )

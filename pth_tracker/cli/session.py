@@ -14,7 +14,7 @@ from pth_tracker.render import FORMATS, format_of, render
 
 if TYPE_CHECKING:
     from pth_tracker.engine import Options
-    from pth_tracker.model import Audit, WriteBack
+    from pth_tracker.model import Audit, Report, WriteBack
     from pth_tracker.tracker import Tracker
 
 
@@ -116,3 +116,9 @@ def report(audit: Audit, reporting: Reporting, status: ExitCode) -> None:
     else:
         chosen = next(one for one in FORMATS if one.name == reporting.format)
         emit(render(audit, chosen, status))
+
+
+def show_report(found: Report, quiet: bool, color: Color) -> None:
+    """Puts a bare report, of one check, on standard output; ``quiet``: only what failed or warned."""
+    levels = ("fail", "warn") if quiet else ("fail", "warn", "info")
+    emit(found.format(levels, color=use_color(color, sys.stdout)) + "\n")

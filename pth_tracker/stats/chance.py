@@ -87,9 +87,12 @@ def log2_binomial_tail(k: int, m: int, chance: float) -> float:
         return 0.0
     if k > m or chance == 0:
         return -math.inf
-    from scipy import special, stats
-
-    return min(0.0, float(special.logsumexp(stats.binom.logpmf(np.arange(k, m + 1), m, chance))) / math.log(2))
+    # SciPy's tail is the same sum; its import takes longer than a whole set of logs takes to check.
+    hits = np.arange(k, m + 1, dtype=np.float64)
+    ways = math.lgamma(m + 1) - np.array([math.lgamma(hit + 1) + math.lgamma(m - hit + 1) for hit in hits])
+    terms = ways + hits * math.log(chance) + (m - hits) * math.log1p(-chance)
+    most = float(terms.max())
+    return min(0.0, (most + math.log(float(np.exp(terms - most).sum()))) / math.log(2))
 
 
 def witness_evidence(matches: int, updates: int, tie: float, *, hypotheses: int = 1, pairs: int = 1) -> Witness:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pth_tracker import stats
 from pth_tracker.checks import run_rules, stamp
+from pth_tracker.checks.stability import has_collapsed
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.model import Finding, Plan
 from pth_tracker.runs import Floats, History, Ints, Run, RunError, RunRef
+from pth_tracker.stats.orders import BatchSeries, batch_series
+from pth_tracker.stats.seams import Seam, lr_jump, replayed
+from pth_tracker.stats.series import WINDOW
 from pth_tracker.tracker import Address, Tracker, open_address
 from pth_tracker.vocabulary.canonicalise import Reading, Series
 from pth_tracker.vocabulary.detect import find_keys
@@ -21,11 +27,14 @@ from pth_tracker.vocabulary.load import load_vocabulary
 
 Number = TypeVar("Number", np.int64, np.float64)
 
-EXAMINE_VERSION: Final = 1
+EXAMINE_VERSION: Final = 2
 """Raised whenever examining the same history would yield something else: part of the cache's key."""
 BLOCK: Final = 8
-"""Updates a block of the hash index."""
+"""Updates a block of hashes."""
+BLOCKS: Final = 128
+"""Blocks that are hashed one by one; all later ones have one hash together."""
 CURVE_POINTS: Final = 200
+SCORE_POINTS: Final = 2048
 WITNESS_POINTS: Final = 512
 BATCH_RUNS: Final = 512
 """Runs of equal batch identities that are kept."""
@@ -55,11 +64,17 @@ class Digest:
     estimator: str
     clip: str
     blocks: npt.NDArray[np.uint64]
-    """``(count // 8,)`` hashes of consecutive values, for an index of equal stretches."""
+    """``(k,)`` hashes of blocks of 8 consecutive values; of more than 128 blocks, the last is of all the rest."""
     step: Ints
-    """The curve's updates: at most 200 (a witness: the first 512), evenly thinned."""
+    """The curve's updates: at most 200, evenly thinned; all of the first 512 of a witness, of batch identities and of
+    what depends on the learner's weights."""
     values: Floats
     """The curve's values."""
+
+    @property
+    def single_blocks(self) -> npt.NDArray[np.uint64]:
+        """The hashes of single blocks of 8 values, from the first on."""
+        return self.blocks[:BLOCKS]
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,27 @@ class RuleOutcome:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """One series in a few figures: those of its finite values, which are NaN where it has none."""
+
+    count: int
+    """Logged values, finite or not."""
+    nonfinite: int
+    first: float = math.nan
+    last: float = math.nan
+    mean: float = math.nan
+    median: float = math.nan
+    min: float = math.nan
+    max: float = math.nan
+    early: float = math.nan
+    """The median of the first tenth, at least 5 values."""
+    late: float = math.nan
+    """The mean of the last tenth."""
+    fell: bool | None = None
+    """Whether it fell by 80% of its early median and stayed there; None below 10 values."""
+
+
+@dataclass(frozen=True)
 class Examination:
     """Everything that later steps know of one run's history; at most 150 KB."""
 
@@ -100,13 +136,21 @@ class Examination:
     score: float | None = None
     score_key: str = ""
     score_step: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Updates of the score curve; at most 200."""
+    """Updates of the score curve: all of them up to 2,048, else so many, evenly thinned."""
     score_values: Floats = field(default_factory=lambda: np.empty(0))
+    score_decimals: int | None = None
+    """The fixed number of decimals that the score was printed with; None: full precision."""
     evaluations: int = 0
+    collapsed: bool | None = None
+    """Whether the score, or else the training score, collapsed; None: neither could be judged."""
+    reduced: Mapping[str, Reduced] = field(default_factory=dict)
+    """Figures of each quantity and raw metric of the plan that was logged."""
     last_update: int | None = None
     conflicts: int = 0
     batches: BatchIds | None = None
     """None where no batch's identity is logged."""
+    seams: tuple[Seam, ...] = ()
+    """Of a resumed run: where each segment follows the ones before it."""
     restart_at: int | None = None
     """Index of the first part that starts over instead of continuing; the run is then several attempts."""
     notes: tuple[str, ...] = ()
@@ -146,7 +190,39 @@ def _examine_parts(run: Run, parts: Mapping[RunRef, History | RunError], plan: P
     restart = _restart(histories)
     if restart is not None:
         return Examination(run.key, restart_at=restart)
-    return examine_history(run, History.merge(histories), plan)
+    examined = examine_history(run, History.merge(histories), plan)
+    return replace(examined, seams=_seams(run, histories, plan)) if len(histories) > 1 else examined
+
+
+def _seams(run: Run, histories: Sequence[History], plan: Plan) -> tuple[Seam, ...]:
+    """Where each segment that logged anything follows the ones before it."""
+    vocabulary = load_vocabulary(plan.vocabularies)
+    seams: list[Seam] = []
+    earlier: list[History] = []
+    for history in histories:
+        if not len(history):
+            continue
+        if earlier:
+            before, after = (Reading(vocabulary, run, one) for one in (History.merge(earlier), history))
+            rates = [(one.step, one.values) for side in (before, after) if (one := side.series("lr")) is not None]
+            batches = [_batches_of(side) for side in (before, after)]
+            again = replayed(batches[0], batches[1]) if batches[0] is not None and batches[1] is not None else None
+            seams.append(
+                Seam(
+                    int(earlier[-1].step[-1]),
+                    int(history.step[0]),
+                    lr_jump(rates[0], rates[1]) if len(rates) == 2 else None,
+                    again[1] if again else None,
+                    again[0] if again else 0,
+                )
+            )
+        earlier.append(history)
+    return tuple(seams)
+
+
+def _batches_of(reading: Reading) -> BatchSeries | None:
+    held = [one for name in reading.framework.witness if (one := reading.series(name)) is not None]
+    return batch_series([(one.step, one.values, one.decimals) for one in held])
 
 
 def _restart(histories: Sequence[History]) -> int | None:
@@ -180,22 +256,59 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         else:
             nearest = min(lacking.values(), key=len)
             outcomes.append(RuleOutcome(rule.slug, (), unmet, tuple("|".join(group) for group in nearest)))
-    witness = set(reading.framework.witness)
+    known = reading.vocabulary.quantities
+    exact = {
+        "batch_id",
+        "batch_id_high",
+        *reading.framework.witness,
+        *(name for name in plan.quantities if known[name].learner),
+    }
     held = {name: series for name in plan.quantities if (series := reading.series(name)) is not None}
     return Examination(
         run_key=run.key,
         findings=tuple(findings),
         outcomes=tuple(outcomes),
         available=available,
-        quantities={name: _digest(series, name in witness, name in CURVES) for name, series in held.items()},
+        quantities={name: _digest(series, name in exact, name in CURVES) for name, series in held.items()},
         score=_reduce(plan, score_step, score_values),
         score_key=score_key,
-        score_step=_thin(score_step, CURVE_POINTS),
-        score_values=_thin(score_values, CURVE_POINTS),
+        score_step=_thin(score_step, SCORE_POINTS),
+        score_values=_thin(score_values, SCORE_POINTS),
+        score_decimals=view.score_decimals,
         evaluations=len(score_step),
+        collapsed=has_collapsed(view),
+        reduced={
+            **{name: reduce_series(series.values) for name, series in held.items()},
+            **{name: reduce_series(values) for name in plan.metrics if (values := _raw(history, name)) is not None},
+        },
         last_update=_last_update(run, history),
         conflicts=history.conflicts,
         batches=_batch_ids(held["batch_id"]) if "batch_id" in held else None,
+    )
+
+
+def _raw(history: History, name: str) -> Floats | None:
+    """The values of a raw metric; None where none was logged."""
+    return next((history.series(key)[1] for key in find_keys(name, frozenset(history.values))), None)
+
+
+def reduce_series(values: Floats) -> Reduced:
+    """The figures of a series' ``(n,)`` values."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Reduced(len(values), len(values))
+    return Reduced(
+        len(values),
+        len(values) - len(finite),
+        first=float(finite[0]),
+        last=float(finite[-1]),
+        mean=float(finite.mean()),
+        median=float(np.median(finite)),
+        min=float(finite.min()),
+        max=float(finite.max()),
+        early=float(np.median(finite[: max(WINDOW, math.ceil(len(finite) / 10))])),
+        late=stats.last_tenth_mean(finite),
+        fell=stats.falls_and_stays(finite),
     )
 
 
@@ -225,8 +338,8 @@ def _reduce(plan: Plan, step: Ints, values: Floats) -> float | None:
     return float(values[-1])
 
 
-def _digest(series: Series, witness: bool, curve: bool) -> Digest:
-    if witness:
+def _digest(series: Series, exact: bool, curve: bool) -> Digest:
+    if exact:
         step, values = series.step[:WITNESS_POINTS], series.values[:WITNESS_POINTS]
     elif curve:
         step, values = _thin(series.step, CURVE_POINTS), _thin(series.values, CURVE_POINTS)
@@ -254,13 +367,17 @@ def _thin(array: npt.NDArray[Number], most: int) -> npt.NDArray[Number]:
 
 
 def block_hashes(values: Floats, decimals: int | None = None) -> npt.NDArray[np.uint64]:
-    """``(n // 8,)`` hashes of consecutive blocks of 8 values: as printed with ``decimals``, else as float32."""
+    """Hashes of consecutive blocks of 8 values, as printed with ``decimals``, else as float32.
+
+    After 128 blocks, one of all that remain.
+    """
     blocks = len(values) // BLOCK
     kept = values[: blocks * BLOCK]
     coarse = np.round(kept, decimals) + 0.0 if decimals is not None else kept
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(coarse.astype(np.float32)).reshape(blocks, BLOCK)
-    digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    pieces = [row.tobytes() for row in rows[:BLOCKS]] + ([rows[BLOCKS:].tobytes()] if blocks > BLOCKS else [])
+    digests = (hashlib.blake2b(piece, digest_size=8).digest() for piece in pieces)
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
@@ -274,6 +391,7 @@ def units_of(runs: Iterable[Run], plan: Plan) -> list[Unit]:
             units.append(Unit(run, None))
             continue
         names = [key for quantity in plan.quantities for key in reading.raw_keys(quantity)]
-        names += find_keys(plan.metric, run.metric_keys) if plan.metric else ()
+        for metric in (plan.metric, *(name for name, _ in plan.benchmarks), *plan.metrics):
+            names += find_keys(metric, run.metric_keys) if metric else ()
         units.append(Unit(run, tuple(dict.fromkeys(names))))
     return units

@@ -7,11 +7,33 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import ModuleType
 
-from pth_tracker.checks import differences, paired, ratio, sampler, seeds
+from pth_tracker.checks import (
+    comparability,
+    contradictions,
+    data_order,
+    differences,
+    duplicates,
+    paired,
+    ratio,
+    sampler,
+    scores,
+    seeds,
+)
 from pth_tracker.errors import UsageError
 from pth_tracker.model import Finding, Level, Rule, Scope
 
-CHECKS: tuple[ModuleType, ...] = (ratio, sampler, seeds, differences, paired)
+CHECKS: tuple[ModuleType, ...] = (
+    ratio,
+    sampler,
+    seeds,
+    contradictions,
+    data_order,
+    differences,
+    comparability,
+    scores,
+    duplicates,
+    paired,
+)
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -46,7 +46,7 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
             Level.FAIL,
             f"{key} is meant to vary and {state}",
             f"All {len(members)} runs of {', '.join(comparison.arms)} resolve to it: the treatment did not reach them.",
-            {"key": key, "value": "absent" if absent else _shown(key, members)},
+            {"key": key, "value": "absent" if absent else shown_field(key, members)},
             basis=Basis.DECLARED,
             runs=tuple(member.key for member in members),
             blames=treated,
@@ -55,11 +55,12 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
         )
 
 
-def _shown(key: str, members: Sequence[Member]) -> str:
+def shown_field(key: str, members: Sequence[Member]) -> str:
+    """The members' distinct values of ``key`` as text, redacted where it is a secret."""
     return "(redacted)" if is_secret(key, members[0].reading.framework.secrets) else shown_values(members, key)
 
 
-def _fixed_values(members: Sequence[Member], keys: Sequence[str]) -> dict[str, Any]:
+def constant_values(members: Sequence[Member], keys: Sequence[str]) -> dict[str, Any]:
     """The keys on which all members agree, with that value."""
     return {
         key: members[0].run.get(key)
@@ -68,7 +69,7 @@ def _fixed_values(members: Sequence[Member], keys: Sequence[str]) -> dict[str, A
     }
 
 
-def _differences(pair: Pair) -> tuple[list[str], list[str]]:
+def arm_differences(pair: Pair) -> tuple[list[str], list[str]]:
     """The fields that set the pair's arms apart: those of the experiment, and the seed fields, each sorted."""
     comparison = pair.comparison
     sides = [[m for cells in pair.cells for m in cells[place].members if m.run.config] for place in (0, 1)]
@@ -79,7 +80,7 @@ def _differences(pair: Pair) -> tuple[list[str], list[str]]:
         for key in comparison.compared_keys([*sides[0], *sides[1]])
         if key not in comparison.in_force.task and key != comparison.stress_key
     ]
-    left, right = (_fixed_values(side, keys) for side in sides)
+    left, right = (constant_values(side, keys) for side in sides)
     apart = [
         key
         for key in keys
@@ -121,7 +122,7 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
     References: T. Pan, Probe the Harness, arXiv 2610.02911, check 2.
     """
     comparison = pair.comparison
-    fields, seeds = _differences(pair)
+    fields, seeds = arm_differences(pair)
     declared = bool(comparison.in_force.vary)
     fields = [key for key in fields if key not in comparison.in_force.vary]
     if not comparison.arms_declared and len(fields) > FEW_FIELDS:
@@ -148,7 +149,7 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
 
 def _values(pair: Pair, key: str, first: bool) -> str:
     members = [member for cells in pair.cells for member in cells[0 if first else 1].members]
-    return _shown(key, members)
+    return shown_field(key, members)
 
 
 def judge_drift_within_arm(cell: Cell, met: frozenset[str]) -> Iterator[Finding]:
@@ -192,7 +193,7 @@ def judge_drift_within_arm(cell: Cell, met: frozenset[str]) -> Iterator[Finding]
         blamed |= dict.fromkeys(member.key for member in rare)
     if not fields:
         return
-    shown = [f"{key}: {_shown(key, members)}" for key in fields[:SHOWN]]
+    shown = [f"{key}: {shown_field(key, members)}" for key in fields[:SHOWN]]
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
     named = ", ".join(fields[:2]) + (f" and {len(fields) - 2} more" if len(fields) > 2 else "")
     yield Finding(

@@ -38,6 +38,30 @@ def claimed_otherwise(member: Member, replicate: Sequence[str]) -> str:
     return f"named {member.label.text}, trained on {effective}{reason}"
 
 
+def claimed_seed(member: Member, replicate: Sequence[str]) -> str | None:
+    """The data seed that the run is said to have; None: nobody says.
+
+    Its arguments and its name say so where they contradict its order, else its configuration, else its name.
+    """
+    keys = member.reading.framework.data_seed.keys
+    arguments = [argument.seed for key, argument in member.arguments.items() if key in keys]
+    if claimed_otherwise(member, replicate):
+        wrong = [seed for seed in arguments if seed != member.seed.order]
+        return wrong[0] if wrong else member.label.seed if member.label else None
+    if member.seed.given is not MISSING and member.seed.given is not None:
+        return seed_text(member.seed.given)
+    if member.label is None or member.seed.order is not None:
+        return member.label.seed if member.label and member.label.seed == member.seed.order else None
+    return member.label.seed
+
+
+def at_fault(members: Sequence[Member], replicate: Sequence[str]) -> list[Member]:
+    """Those of the members that share one order whose claim their configuration denies; all where it denies none."""
+    claims = {member.key: claimed_seed(member, replicate) for member in members}
+    denied = [m for m in members if claims[m.key] is not None and claims[m.key] != m.seed.order]
+    return denied or list(members)
+
+
 def _shared(members: Sequence[Member]) -> dict[str, list[Member]]:
     """The counted members by the data order they share with another one of their cell."""
     found: dict[tuple[object, str], list[Member]] = {}

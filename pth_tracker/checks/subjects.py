@@ -51,6 +51,8 @@ class RunView:
         """Everything that a branch of needs may find here: quantities, roles and facts."""
         found = {name for name in self.plan.quantities if self.series(name) is not None}
         found |= set(self.reading.roles)
+        if self.role("asynchronous") is not True:
+            found.add("synchronous")
         if len(self.score[1]):
             found.add("score")
         if self.run.config:

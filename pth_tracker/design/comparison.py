@@ -239,6 +239,16 @@ def by_pair_key(members: Iterable[Member]) -> dict[str, list[Member]]:
     return found
 
 
+def keys_of(members: Iterable[Member]) -> tuple[str, ...]:
+    """The members' run keys."""
+    return tuple(member.key for member in members)
+
+
+def side_members(pair: Pair, place: int) -> list[Member]:
+    """All members of a pair's first (0) or second (1) arm."""
+    return [member for cells in pair.cells for member in cells[place].members]
+
+
 def iterate_arms(pair: Pair) -> Iterator[tuple[str, tuple[Member, ...]]]:
     """Both arms of a pair with all their members."""
     yield pair.a, tuple(member for cells in pair.cells for member in cells[0].members)

@@ -8,7 +8,7 @@ from typing import Final
 
 from pth_tracker.design.comparison import differing_keys
 from pth_tracker.runs import Run, RunState, SourceRun
-from pth_tracker.values import canonical_config, same_value
+from pth_tracker.values import Value, canonical_config, same_value
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import detect_framework, infer_version
 from pth_tracker.vocabulary.load import Vocabulary
@@ -84,7 +84,7 @@ def label(runs: Sequence[Run]) -> list[Run]:
     return [Run(run.parts, run.framework, run.version, text) for run, text in zip(runs, labels)]
 
 
-def boundary_changes(run: Run) -> dict[str, tuple[object, ...]]:
+def boundary_changes(run: Run) -> dict[str, tuple[Value, ...]]:
     """Configuration keys whose values differ between the parts of a stitched run, with the value of each part."""
     if len(run.parts) == 1:
         return {}

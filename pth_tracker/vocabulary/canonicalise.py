@@ -88,6 +88,10 @@ class Reading:
             return MISSING  # a role it stands on is missing
         return value
 
+    def holds(self, expression: str) -> bool:
+        """Whether an expression over roles and ``cfg(key, default)`` is true of the run."""
+        return self._expression(expression, self.roles) is True
+
     def role(self, name: str) -> Any:
         """The role's value, or `MISSING`."""
         return self.roles.get(name, MISSING)

@@ -238,6 +238,31 @@ def refresh_interval(lens: Lens) -> Maybe:
     return MISSING
 
 
+def verl_asynchronous(lens: Lens) -> Maybe:
+    """Whether batches are assembled by completion: the fully asynchronous trainers; one step off keeps the order."""
+    if lens.has("async_training"):
+        return True
+    return lens.cfg("trainer.v1.trainer_mode", "sync") in ("separate_async", "colocate_async")
+
+
+def verl_batch_size(lens: Lens) -> Maybe:
+    """Prompts that the data loader yields at a time: ``data.gen_batch_size``, else ``data.train_batch_size``."""
+    size = lens.number("data.gen_batch_size") or lens.number("data.train_batch_size")
+    return int(size) if size and size >= 1 else MISSING
+
+
+def verl_reward_penalty(lens: Lens) -> Maybe:
+    """The KL penalty in the training reward, in words: by ``use_kl_in_reward``, up to 0.3 without a KL loss."""
+    if not lens.has("algorithm"):
+        return MISSING
+    if lens.has("algorithm.use_kl_in_reward"):
+        on = lens.cfg("algorithm.use_kl_in_reward") is True
+    else:
+        on = lens.cfg("actor_rollout_ref.actor.use_kl_loss") is not True
+    kind = lens.cfg("algorithm.kl_ctrl.type", "fixed")
+    return f"{kind} KL, coefficient {lens.cfg('algorithm.kl_ctrl.kl_coef', 0.001)}" if on else "none"
+
+
 def verl_normaliser(lens: Lens) -> Maybe:
     """The effective normaliser of the policy loss, which is not always the declared one."""
     mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
@@ -264,6 +289,9 @@ FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
         verl_correction,
         verl_staleness,
         verl_normaliser,
+        verl_asynchronous,
+        verl_batch_size,
+        verl_reward_penalty,
     )
 }
 """By the names that vocabulary files use."""

@@ -93,6 +93,17 @@ class Inert(_Strict):
     why: str
 
 
+class Switch(_Strict):
+    """A setting under which other fields do nothing."""
+
+    keys: tuple[str, ...]
+    """Patterns of the fields."""
+    when: str
+    """An expression over roles and ``cfg(key, default)``."""
+    why: str
+    """Continues the field's name: ``does nothing while ...``."""
+
+
 class DataSeed(_Strict):
     """Which key orders the training data, and what happens without it."""
 
@@ -145,6 +156,13 @@ class Framework(_Strict):
     secrets: tuple[str, ...] = ()
     witness: tuple[str, ...] = ()
     """Quantities that depend on the batch alone; empty: the framework logs none."""
+    data: tuple[str, ...] = ()
+    """Patterns of keys that decide, beside the data seed, which prompts a batch holds and how long they are."""
+    evaluation: tuple[str, ...] = ()
+    """Patterns of keys that decide what a score measures: files, samples, temperature, length limit, reward."""
+    model: tuple[str, ...] = ()
+    """Patterns of keys that say from which model training starts."""
+    switches: tuple[Switch, ...] = ()
     clip_range: tuple[str, ...] = ()
     """Keys of the clip range."""
     remedies: Mapping[str, str] = {}

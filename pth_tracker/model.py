@@ -179,6 +179,7 @@ FACTS: Final[Mapping[str, str]] = {
     "replay_marker": "nothing: no line of the log tells of replayed rollouts",
     "common_updates": "log the clip fraction and the share outside its range at the same updates",
     "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',
+    "varied_scores": "train on: telling advantages from scores takes 10 updates in which the scores vary",
 }
 """What a branch may name beside quantities and roles, with what would make it available."""
 

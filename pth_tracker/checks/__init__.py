@@ -13,6 +13,7 @@ from pth_tracker.checks import (
     data_order,
     differences,
     duplicates,
+    loss,
     paired,
     ratio,
     sampler,

@@ -151,7 +151,7 @@ def _base(
 
 def _merged(rows: Floats, rtol: float) -> Floats:
     """The factors with those that agree within ``rtol`` made equal, so that a common one is seen as such."""
-    middle = float(np.median(rows))
+    middle = float(np.sort(rows)[len(rows) // 2])
     return np.full_like(rows, middle) if np.allclose(rows, middle, rtol=rtol, atol=0) else rows
 
 
@@ -163,7 +163,7 @@ def _most_common(values: Floats, rtol: float) -> float:
     upper = ordered + 4 * rtol * np.abs(ordered)
     counts = np.searchsorted(ordered, upper, side="right") - np.arange(len(ordered))
     start = int(counts.argmax())
-    return float(np.median(ordered[start : start + counts[start]]))
+    return float(ordered[start + counts[start] // 2])
 
 
 def _range(base: _Base) -> tuple[float, float]:

@@ -202,7 +202,8 @@ def _match(
 
 def _distance(match: Match) -> tuple[float, ...]:
     found = match.diagnosis
-    angle = 1 - found.cosine if np.isfinite(found.cosine) else 2.0
+    cosine = abs(found.cosine) if found.kind is Kind.SIGN else found.cosine
+    angle = 1 - cosine if np.isfinite(cosine) else 2.0
     return (NEARNESS.index(found.kind), found.differing, round(angle, 9), len(match.settings))
 
 

@@ -264,17 +264,75 @@ def verl_reward_penalty(lens: Lens) -> Maybe:
 
 
 def verl_normaliser(lens: Lens) -> Maybe:
-    """The effective normaliser of the policy loss, which is not always the declared one."""
-    mode = lens.cfg("actor_rollout_ref.actor.policy_loss.loss_mode", "vanilla")
-    declared = lens.cfg("actor_rollout_ref.actor.loss_agg_mode", "token-mean")
-    if mode == "sapo" or (mode == "gspo" and not lens.at_least("0.9.1")):
-        return "seq-mean-token-mean"
+    """The effective normaliser of the policy loss, which is not always the declared one.
+
+    ``sapo`` and ``geo_mean``, and ``gspo`` up to 0.9.0, ignore ``loss_agg_mode``. Up to 0.7.1 (unless 0.7 runs without
+    the legacy workers) the loss is normalised within each micro-batch, so that a token mean, and a token sum over a
+    constant, depend on the micro-batch; means over sequences do not.
+    """
+    actor = "actor_rollout_ref.actor"
+    if not lens.has(actor):
+        return MISSING
+    mode = lens.cfg(f"{actor}.policy_loss.loss_mode", "vanilla")
+    declared = str(lens.cfg(f"{actor}.loss_agg_mode", "token-mean"))
     if mode == "geo_mean":
         return "seq-mean"
+    if mode == "sapo" or (mode == "gspo" and not lens.at_least("0.9.0")):
+        return "seq-mean-token-mean"
+    if mode == "gspo" and not lens.at_least("0.9.1") and declared != "seq-mean-token-mean":
+        return MISSING  # 0.9.0 ignores it and 0.9.1 does not; their configurations have the same keys
+    within = f" within each {_micro_batch(lens)}" if _legacy_workers(lens) else ""
     if declared == "seq-mean-token-sum-norm":
-        scale = lens.get("actor_rollout_ref.actor.loss_scale_factor")
-        return f"{declared}, scale {scale}" if scale not in (None, MISSING) else str(declared)
-    return str(declared)
+        scale = lens.cfg(f"{actor}.loss_scale_factor") if lens.at_least("0.7.0") else None
+        over = "the response's width" if scale is None else f"{scale}"
+        if not lens.at_least("0.7.1"):
+            return f"token sum over {over}, not over the batch{within}"
+        return f"token sum over {over} and the batch"
+    return f"{declared}{within}" if declared == "token-mean" else declared
+
+
+def _legacy_workers(lens: Lens) -> bool:
+    if lens.at_least("0.8.0"):
+        return False
+    return not (lens.at_least("0.7.0") and lens.cfg("trainer.use_legacy_worker_impl") == "disable")
+
+
+def _micro_batch(lens: Lens) -> str:
+    """The micro-batch of the actor's update in words, no larger than a GPU's share of the mini-batch."""
+    actor = "actor_rollout_ref.actor"
+    if lens.cfg(f"{actor}.use_dynamic_bsz") is True:
+        tokens = lens.number(f"{actor}.ppo_max_token_len_per_gpu")
+        return "dynamic micro-batch" + (f" of at most {tokens:g} tokens" if tokens else "")
+    gpus = (lens.number("trainer.n_gpus_per_node") or 0) * (lens.number("trainer.nnodes", 1.0) or 0)
+    workers = gpus / (lens.number(f"{actor}.ulysses_sequence_parallel_size", 1.0) or 1)
+    size = lens.number(f"{actor}.ppo_micro_batch_size_per_gpu")
+    if not size and workers:
+        size = (lens.number(f"{actor}.ppo_micro_batch_size") or 0) / workers
+    mini = lens.number(f"{actor}.ppo_mini_batch_size")
+    if size and mini and workers and lens.cfg(f"{actor}.strategy", "fsdp") != "megatron":
+        size = min(size, mini * (lens.number("actor_rollout_ref.rollout.n", 1.0) or 1) / workers)
+    return f"micro-batch of {size:g} responses" if size else "micro-batch"
+
+
+GROUP_ESTIMATORS: Final = ("grpo", "rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
+"""Beginnings of the names of verl's advantage estimators that compare the responses to one prompt."""
+
+
+def verl_group_advantage(lens: Lens) -> Maybe:
+    """Whether the advantage estimator compares the responses to one prompt."""
+    if not lens.has("algorithm"):
+        return MISSING
+    name = str(lens.cfg("algorithm.adv_estimator", "gae")).rpartition(".")[2].lower()
+    if name.startswith(GROUP_ESTIMATORS):
+        return True
+    return False if name in ("gae", "remax", "reinforce_plus_plus") else MISSING
+
+
+def verl_group_size(lens: Lens) -> Maybe:
+    """``rollout.n``, times ``rollout.n_agent`` in forks that repeat each prompt so often before generation."""
+    size = lens.number("actor_rollout_ref.rollout.n", 1.0) or 1
+    agents = lens.number("actor_rollout_ref.rollout.n_agent", 1.0) or 1
+    return round(size * agents) if lens.has("actor_rollout_ref.rollout") and math.isfinite(size * agents) else MISSING
 
 
 FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
@@ -289,6 +347,8 @@ FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
         verl_correction,
         verl_staleness,
         verl_normaliser,
+        verl_group_advantage,
+        verl_group_size,
         verl_asynchronous,
         verl_batch_size,
         verl_reward_penalty,

@@ -165,6 +165,8 @@ class Framework(_Strict):
     switches: tuple[Switch, ...] = ()
     clip_range: tuple[str, ...] = ()
     """Keys of the clip range."""
+    normaliser: tuple[str, ...] = ()
+    """Keys that declare the loss's normaliser."""
     remedies: Mapping[str, str] = {}
     """Quantity or role to the option of this framework that logs it."""
 

@@ -42,6 +42,8 @@ def load_design(path: Path) -> Design:
         raise DesignError("it is nested too deeply", path=path) from error
     if not isinstance(data, dict):
         raise DesignError("a design file is a mapping of arms, metric, vary and so on", path=path, line=1)
+    if "source" in data:
+        raise DesignError("unknown key; the loader sets it", path=path, line=_line(root, ["source"]), key="source")
     try:
         return Design.model_validate({**data, "source": path.name})
     except ValidationError as error:
@@ -59,18 +61,20 @@ def _refuse_bombs(root: yaml.Node | None, path: Path) -> None:
             raise DesignError("aliases (*name) are not supported; write the value out", path=path, line=line)
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            double = next((name for name in names if names.count(name) > 1), None)
-            if double is not None:
-                line = [key for key, _ in node.value if key.value == double][1].start_mark.line + 1
-                raise DesignError(f"the key {double!r} is given twice", path=path, line=line, key=double)
+            names: set[str] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in names:
+                    line = key.start_mark.line + 1
+                    raise DesignError(f"the key {key.value!r} is given twice", path=path, line=line, key=key.value)
+                names.add(key.value)
             stack += [child for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
             stack += node.value
 
 
 def _located(error: ValidationError, root: yaml.Node | None, path: Path) -> DesignError:
-    first = error.errors()[0]
+    # Of a choice between a word and a mapping, what is wrong within the mapping says more than that it is no word.
+    first = max(error.errors(), key=lambda one: "MeanOver" in one["loc"][:-1])
     place = [
         part for part in first["loc"] if not (isinstance(part, str) and part in ("MeanOver", "literal['last','best']"))
     ]

@@ -33,6 +33,7 @@ CHECKS: tuple[ModuleType, ...] = (
     comparability,
     scores,
     duplicates,
+    loss,
     paired,
 )
 

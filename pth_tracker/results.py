@@ -38,6 +38,7 @@ def paired_differences(results: Mapping[str, Mapping[Any, float]], a: str, b: st
 
     Raises:
         KeyError: there are no results of a method.
+        UsageError: differences that overflow.
     """
     missing = [method for method in (a, b) if method not in results]
     if missing:
@@ -100,6 +101,8 @@ def _describe(
     from pth_tracker import stats
 
     values = np.array(list(differences.values()))
+    if not np.abs(values).max() < 1e150:
+        raise UsageError(f"the differences of {a} and {b} are too large to work with: give a smaller scale")
     interval = stats.t_interval(values)
     first, second = ([score for _, score in side.values()] for side in sides)
     above = a if min(first) > max(second) else b if min(second) > max(first) else None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pth_tracker.runs import SourceRun
 
 ADAPTER: Final = "files"
+STABLE_RANGE: Final = 5
+"""The check of scores and lengths over a whole run."""
 
 Logs = Annotated[
     list[str] | None,
@@ -72,8 +74,8 @@ def verl(
 ) -> int:
     """Check verl's console logs.
 
-    Runs the checks that need no score on each log, and across the arms that --arm makes of their paths; with --metric
-    the arms' scores are compared too. Nothing is written anywhere.
+    Runs checks 1 to 4 on each log and across the arms that --arm makes of their paths; with --metric also those of
+    scores, as audit does. Nothing is written anywhere.
     """
     reporting = Reporting(tuple(output or ()), format, quiet, verbose, color, strict, exit_zero)
     reporting.check()
@@ -98,16 +100,17 @@ def verl(
             runs = list(tracker.runs(Query())) if patterns else []
             arms = {name: _runs_of(name, globs, matched[name], runs) for name, globs in patterns.items()}
             declared = _declared(declared, arms, vary or (), replicate or (), metric, kl_tol)
+            scored = _scored(declared)
             wanted = engine.Options(
-                design=declared,
-                select=opt.split_commas(select) or _selection(declared),
+                design=declared if scored else _without_metric(declared),
+                select=opt.split_commas(select) or (() if scored else _scoreless_rules()),
                 ignore=opt.split_commas(ignore),
             )
             audit = engine.audit(tracker, wanted, chosen=str(tracker.address), progress=progress)
         finally:
             progress.clear()
-    if not select and not _scored(declared):
-        audit.notes.append("scores are not compared: name the metric with --metric")
+    if not scored:
+        audit.notes.append("scores and collapses are not judged: name the metric with --metric")
     status = engine.exit_code(audit, strict=strict, exit_zero=exit_zero)
     report(audit, reporting, status)
     return status
@@ -184,14 +187,19 @@ def _scored(design: Design | None) -> bool:
     return design is not None and bool(design.metric or design.claims)
 
 
-def _selection(design: Design | None) -> tuple[str, ...]:
-    """The rules to judge: all where a metric is named, else those that can do without scores; none means all."""
-    if _scored(design):
-        return ()
+def _without_metric(design: Design | None) -> Design:
+    """The design with a metric that no run has, so that none is inferred and no score is read."""
+    from pth_tracker.design.schema import Design, Metric
+
+    return (design or Design()).model_copy(update={"metric": Metric(key="")})
+
+
+def _scoreless_rules() -> tuple[str, ...]:
+    """The rules that judge runs and configurations without scores and their statistics, which take SciPy."""
     from pth_tracker.checks import all_rules
 
     return tuple(
         rule.slug
         for rule in all_rules()
-        if any(not any("score" in group for group in one.groups) for one in rule.needs)
+        if rule.check != STABLE_RANGE and any(not any("score" in group for group in one.groups) for one in rule.needs)
     )

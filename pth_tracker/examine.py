@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -10,12 +11,16 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pth_tracker import stats
 from pth_tracker.checks import run_rules, stamp
+from pth_tracker.checks.stability import has_collapsed
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.model import Finding, Plan
 from pth_tracker.runs import Floats, History, Ints, Run, RunError, RunRef
+from pth_tracker.stats.arrays import mean_of
 from pth_tracker.stats.orders import BatchSeries, batch_series
 from pth_tracker.stats.seams import Seam, lr_jump, replayed
+from pth_tracker.stats.series import WINDOW, window_medians
 from pth_tracker.tracker import Address, Tracker, open_address
 from pth_tracker.vocabulary.canonicalise import Reading, Series
 from pth_tracker.vocabulary.detect import find_keys
@@ -30,6 +35,7 @@ BLOCK: Final = 8
 BLOCKS: Final = 128
 """Blocks that are hashed one by one; all later ones have one hash together."""
 CURVE_POINTS: Final = 200
+SCORE_POINTS: Final = 2048
 WITNESS_POINTS: Final = 512
 BATCH_RUNS: Final = 512
 """Runs of equal batch identities that are kept."""
@@ -98,6 +104,27 @@ class RuleOutcome:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """One series in a few figures: those of its finite values, which are NaN where it has none."""
+
+    count: int
+    """Logged values, finite or not."""
+    nonfinite: int
+    first: float = math.nan
+    last: float = math.nan
+    mean: float = math.nan
+    median: float = math.nan
+    min: float = math.nan
+    max: float = math.nan
+    early: float = math.nan
+    """The median of the first tenth, at least 5 values."""
+    late: float = math.nan
+    """The mean of the last tenth."""
+    fell: bool | None = None
+    """Whether it fell by 80% of its early median and stayed there; None below 10 values."""
+
+
+@dataclass(frozen=True)
 class Examination:
     """Everything that later steps know of one run's history; at most 150 KB."""
 
@@ -110,9 +137,15 @@ class Examination:
     score: float | None = None
     score_key: str = ""
     score_step: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Updates of the score curve; at most 200."""
+    """Updates of the score curve: all of them up to 2,048, else so many, evenly thinned."""
     score_values: Floats = field(default_factory=lambda: np.empty(0))
+    score_decimals: int | None = None
+    """The fixed number of decimals that the score was printed with; None: full precision."""
     evaluations: int = 0
+    collapsed: bool | None = None
+    """Whether the score, or else the training score, collapsed; None: neither could be judged."""
+    reduced: Mapping[str, Reduced] = field(default_factory=dict)
+    """Figures of each quantity and raw metric of the plan that was logged."""
     last_update: int | None = None
     conflicts: int = 0
     batches: BatchIds | None = None
@@ -240,13 +273,48 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         quantities={name: _digest(series, name in exact, name in CURVES) for name, series in held.items()},
         score=_reduce(plan, score_step, score_values),
         score_key=score_key,
-        score_step=_thin(score_step, CURVE_POINTS),
-        score_values=_thin(score_values, CURVE_POINTS),
+        score_step=_thin(score_step, SCORE_POINTS),
+        score_values=_thin(score_values, SCORE_POINTS),
+        score_decimals=view.score_decimals,
         evaluations=len(score_step),
+        collapsed=has_collapsed(view),
+        reduced={
+            **{name: reduce_series(series.values) for name, series in held.items()},
+            **{name: reduce_series(values) for name in plan.metrics if (values := _raw(history, name)) is not None},
+        },
         last_update=_last_update(run, history),
         conflicts=history.conflicts,
         batches=_batch_ids(held["batch_id"]) if "batch_id" in held else None,
     )
+
+
+def _raw(history: History, name: str) -> Floats | None:
+    """The values of a raw metric; None where none was logged."""
+    return next((history.series(key)[1] for key in find_keys(name, frozenset(history.values))), None)
+
+
+def reduce_series(values: Floats) -> Reduced:
+    """The figures of a series' ``(n,)`` values."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Reduced(len(values), len(values))
+    return Reduced(
+        len(values),
+        len(values) - len(finite),
+        first=float(finite[0]),
+        last=float(finite[-1]),
+        mean=mean_of(finite),
+        median=_median(finite),
+        min=float(finite.min()),
+        max=float(finite.max()),
+        early=_median(finite[: max(WINDOW, math.ceil(len(finite) / 10))]),
+        late=stats.last_tenth_mean(finite),
+        fell=stats.falls_and_stays(finite),
+    )
+
+
+def _median(values: Floats) -> float:
+    return float(window_medians(values, len(values))[0])
 
 
 def _batch_ids(series: Series) -> BatchIds:
@@ -328,6 +396,7 @@ def units_of(runs: Iterable[Run], plan: Plan) -> list[Unit]:
             units.append(Unit(run, None))
             continue
         names = [key for quantity in plan.quantities for key in reading.raw_keys(quantity)]
-        names += find_keys(plan.metric, run.metric_keys) if plan.metric else ()
+        for metric in (plan.metric, *(name for name, _ in plan.benchmarks), *plan.metrics):
+            names += find_keys(metric, run.metric_keys) if metric else ()
         units.append(Unit(run, tuple(dict.fromkeys(names))))
     return units

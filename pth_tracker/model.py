@@ -176,10 +176,23 @@ FACTS: Final[Mapping[str, str]] = {
     "interval of the sampler and 4 updates more each",
     "batch_spread": "log BatchLedger's fingerprint of each batch: too few updates differ in prompts, responses and "
     "scores for a repeat to be told from chance",
+    "prompt_spread": "log BatchLedger's fingerprint of each batch: the prompt lengths tie too often to tell batches "
+    "apart",
     "replay_marker": "nothing: no line of the log tells of replayed rollouts",
     "common_updates": "log the clip fraction and the share outside its range at the same updates",
-    "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',
     "varied_scores": "train on: telling advantages from scores takes 10 updates in which the scores vary",
+    "evaluations": "evaluate at least 5 times during training: a collapse is told from the curve of the score",
+    "training_curve": "log the training score at every update, for 10 updates or more",
+    "length_curve": "log the mean response length at every update, for 10 updates or more",
+    "truncation_seeds": "log the share of truncated responses, in two arms of two runs or more each",
+    "stress_values": "run the baseline twice or more at two settings of the stress axis (named by stress in a design "
+    "file), and evaluate it 5 times or more in each run",
+    "launched_arms": "run both arms",
+    "common_curve": "score both arms at updates that both reached",
+    "evaluation_items": "nothing: the number of evaluated items cannot be read off the scores",
+    "claims": "state the claims in a design file, as claims: [{text: ..., expect: {better: ours, than: theirs}}]",
+    "testable_claim": "give the claim the runs and metrics that it speaks of",
+    "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',
 }
 """What a branch may name beside quantities and roles, with what would make it available."""
 
@@ -252,6 +265,10 @@ class Plan:
     """The designed age of each update's data, an expression over ``update``; ``""``: none is designed."""
     batch_uses: int = 1
     """Updates that may train on one batch by design."""
+    benchmarks: tuple[tuple[str, float], ...] = ()
+    """Scores of one checkpoint whose mean is the score, each with the scale that divides it; empty: `metric` alone."""
+    metrics: tuple[str, ...] = ()
+    """Raw metrics beside the quantities of which claims want figures."""
     vocabularies: tuple[Path, ...] = ()
     """The user's own vocabulary files."""
 
@@ -430,6 +447,7 @@ class WriteBack:
     """What an audit wrote or would write into the tracker."""
 
     planned: tuple[PlannedEdit, ...] = ()
+    """The edits that were carried out; in a dry run, those that would be."""
     applied: bool = False
     """False: a dry run, or nothing may be written (see `refused`)."""
     refused: str = ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from pth_tracker.checks import (
+    batches,
     comparability,
     contradictions,
     data_order,
@@ -19,6 +20,7 @@ from pth_tracker.checks import (
     sampler,
     scores,
     seeds,
+    stability,
 )
 from pth_tracker.errors import UsageError
 from pth_tracker.model import Finding, Level, Rule, Scope
@@ -33,7 +35,9 @@ CHECKS: tuple[ModuleType, ...] = (
     comparability,
     scores,
     duplicates,
+    batches,
     loss,
+    stability,
     paired,
 )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
 from pth_tracker.design.labels import name_label
 from pth_tracker.model import Plan
-from pth_tracker.runs import Floats, Ints, Run
+from pth_tracker.runs import Floats, History, Ints, Run
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Reading, Series
 from pth_tracker.vocabulary.detect import find_keys
@@ -35,12 +35,31 @@ class RunView:
     def score(self) -> tuple[str, Ints, Floats]:
         """The raw name of the metric in force with its ``(n,)`` updates and values; empty where none was logged."""
         history = self.reading.history
+        if history is not None and self.plan.benchmarks:
+            return self._benchmarks(history)
         if history is not None and self.plan.metric:
             for key in find_keys(self.plan.metric, frozenset(history.values)):
                 step, values = history.series(key)
                 if len(step):
                     return key, step, values
         return "", np.empty(0, dtype=np.int64), np.empty(0)
+
+    def _benchmarks(self, history: History) -> tuple[str, Ints, Floats]:
+        """The mean of all benchmarks, each on its scale, at the updates that hold all of them."""
+        found: list[tuple[Ints, Floats]] = []
+        for name, _ in self.plan.benchmarks:
+            keys = find_keys(name, frozenset(history.values))
+            found += [history.series(keys[0])] if keys else []
+        if len(found) < len(self.plan.benchmarks):
+            return "", np.empty(0, dtype=np.int64), np.empty(0)
+        common = reduce(np.intersect1d, [step for step, _ in found])
+        columns = [values[np.isin(step, common)] / s for (step, values), (_, s) in zip(found, self.plan.benchmarks)]
+        return f"mean of {len(found)} benchmarks", common, np.mean(columns, axis=0)
+
+    @property
+    def score_decimals(self) -> int | None:
+        """The fixed number of decimals that the score was printed with; None: full precision."""
+        return self.reading.history.decimals.get(self.score[0]) if self.reading.history else None
 
     def role(self, name: str) -> Any:
         """The role's value, or `MISSING`."""

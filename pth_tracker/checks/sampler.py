@@ -119,7 +119,7 @@ def judge_sampler_mismatch(view: RunView, met: frozenset[str]) -> Iterator[Findi
         if lag.above < lag.needed or grown:
             return
         finite = np.abs(series.values[np.isfinite(series.values)])
-        median = float(np.median(finite)) if len(finite) else float("inf")
+        median = float(np.quantile(finite, 0.5, method="lower")) if len(finite) else float("inf")
         evidence = {"sampler": series.key, "above_tolerance": lag.above, "of": lag.updates, "median": median}
         said = (
             f"{series.key} lies above {view.plan.kl_tolerance:g} nats per token on {lag.above} of {lag.updates} "
@@ -232,7 +232,8 @@ def judge_clip_misses_lag(view: RunView, met: frozenset[str]) -> Iterator[Findin
     count = int(np.count_nonzero(lagging))
     if count < 3:
         return
-    acted, off = float(clipped[lagging].mean()), float(share[lagging].mean())
+    with np.errstate(over="ignore"):
+        acted, off = float(clipped[lagging].mean()), float(share[lagging].mean())
     if acted >= MISSED * off:
         return
     yield Finding(

@@ -176,10 +176,12 @@ class Reading:
 
 
 def _widened(series: Series, high: Series) -> Series:
-    """The series with the upper bits of its whole numbers added, where ``high`` holds them at all its updates."""
-    if not np.array_equal(series.step, high.step):
+    """The series with the upper bits of its whole numbers added, at the updates at which ``high`` holds them."""
+    step, own, other = np.intersect1d(series.step, high.step, return_indices=True)
+    if not len(step):
         return series
-    return replace(series, values=series.values + high.values * 2.0**LOW_BITS)
+    with np.errstate(all="ignore"):
+        return replace(series, step=step, values=series.values[own] + high.values[other] * 2.0**LOW_BITS)
 
 
 def _within(version: str | None, bounds: str) -> bool:

@@ -225,6 +225,23 @@ def verl_staleness(lens: Lens) -> Maybe:
     return MISSING
 
 
+def verl_rollout_replay(lens: Lens) -> Maybe:
+    """The switch by which rollouts are read from a dump, where one is on: its name moved in 0.8 and again in 0.9."""
+    rollout = "actor_rollout_ref.rollout"
+    switches = [f"{rollout}.skip_rollout", f"{rollout}.skip.enable"]
+    switches += [f"skip.{kind}.enable" for kind in ("rollout", "rollout_tq", "async_rollout")]
+    return next((key for key in switches if lens.get(key) is True), MISSING)
+
+
+def verl_batches_per_epoch(lens: Lens) -> Maybe:
+    """Total updates over epochs, where the total is the epochs' own and was computed (a console prints -1)."""
+    if lens.number("trainer.total_training_steps"):
+        return MISSING  # the user's own limit
+    total = lens.number("actor_rollout_ref.actor.optim.total_training_steps")
+    epochs = lens.number("trainer.total_epochs")
+    return total / epochs if total and epochs and total > 0 and epochs > 0 else MISSING
+
+
 def refresh_interval(lens: Lens) -> Maybe:
     """By how many updates the sampler may lag, by the names in general use: an interval above 1, or an age above 0."""
     for key in ("trainer.sync_interval", "sync_interval"):
@@ -346,6 +363,8 @@ FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
         verl_clip_not_testable,
         verl_correction,
         verl_staleness,
+        verl_rollout_replay,
+        verl_batches_per_epoch,
         verl_normaliser,
         verl_group_advantage,
         verl_group_size,

@@ -31,7 +31,7 @@ def test_a_level_above_tolerance_without_lag_is_a_mismatch_of_two_named_causes()
     assert found.level is Level.WARN and found.blames == ("run-1",)
     assert "inference engine" in found.detail and "never arrive" in found.detail and "7495" in found.detail
     assert found.evidence["above_tolerance"] == 100
-    assert found.evidence["median"] == pytest.approx(float(np.median(values)))
+    assert found.evidence["median"] == np.sort(values)[49]
 
 
 @pytest.mark.parametrize("count, flagged", [(4, False), (5, True)])

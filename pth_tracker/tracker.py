@@ -175,6 +175,14 @@ class Tracker(Protocol):
         ...
 
 
+@runtime_checkable
+class SparesRunning(Protocol):
+    """A `Tracker` that leaves out edits of runs that still run (W&B), since their own process would undo them."""
+
+    write_running: bool
+    """Whether `Tracker.apply` edits them all the same."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A tracker to try where the user named none."""

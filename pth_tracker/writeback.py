@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from pth_tracker.errors import TrackerError
 from pth_tracker.model import Audit, AuditedRun, Level, PlannedEdit, Verdict, WriteBack
-from pth_tracker.runs import RunRef
-from pth_tracker.tracker import TAG_PREFIX, MarkEdit, Marks, Publication, Query, Tracker
+from pth_tracker.runs import RunRef, RunState
+from pth_tracker.tracker import TAG_PREFIX, MarkEdit, Marks, Publication, Query, SparesRunning, Tracker
 
 MAX_TAG: Final = 64
 """Characters that a tag may have."""
@@ -75,10 +75,10 @@ def write_back(tracker: Tracker, audit: Audit, *, dry_run: bool, files: Mapping[
         return WriteBack(refused=tracker.read_only)
     refs = [ref for run in audit.runs.values() for ref in run.parts]
     edits = plan_edits(audit, tracker.marks(refs), tags=tracker.has_tags)
-    planned = tuple(_shown(edit) for edit in edits)
     if dry_run:
-        return WriteBack(planned)
-    errors, skipped = _apply(tracker, edits)
+        running = {ref for run in audit.runs.values() if run.state == RunState.RUNNING for ref in run.parts[-1:]}
+        return _dry_run(tracker, edits, running)
+    planned, errors, skipped = _apply(tracker, edits)
     published = ""
     try:
         published = tracker.publish(_publication(audit, files or {}))
@@ -87,7 +87,17 @@ def write_back(tracker: Tracker, audit: Audit, *, dry_run: bool, files: Mapping[
     return WriteBack(planned, True, "", tuple(errors), tuple(skipped), published)
 
 
-def _apply(tracker: Tracker, edits: Sequence[MarkEdit]) -> tuple[list[str], list[str]]:
+def _dry_run(tracker: Tracker, edits: Sequence[MarkEdit], running: Container[RunRef]) -> WriteBack:
+    """What `_apply` would do, as far as the listing tells which runs still run."""
+    spared = isinstance(tracker, SparesRunning) and not tracker.write_running
+    left_out = [edit for edit in edits if spared and edit.ref in running]
+    planned = tuple(_shown(edit) for edit in edits if edit not in left_out)
+    return WriteBack(planned, skipped=tuple(f"{edit.run_name}: it is still running" for edit in left_out))
+
+
+def _apply(tracker: Tracker, edits: Sequence[MarkEdit]) -> tuple[tuple[PlannedEdit, ...], list[str], list[str]]:
+    """The edits that were carried out, and a sentence for each that was refused and each that was left out."""
+    done: list[PlannedEdit] = []
     errors: list[str] = []
     skipped: list[str] = []
     for result in tracker.apply(edits) if edits else ():
@@ -95,7 +105,9 @@ def _apply(tracker: Tracker, edits: Sequence[MarkEdit]) -> tuple[list[str], list
             errors.append(f"{result.edit.run_name}: {result.error}")
         elif result.skipped:
             skipped.append(f"{result.edit.run_name}: {result.skipped}")
-    return errors, skipped
+        else:
+            done.append(_shown(result.edit))
+    return tuple(done), errors, skipped
 
 
 def _shown(edit: MarkEdit) -> PlannedEdit:
@@ -141,12 +153,11 @@ def remove_marks(tracker: Tracker, query: Query, *, dry_run: bool) -> WriteBack:
     """
     if tracker.read_only:
         return WriteBack(refused=tracker.read_only)
-    runs = {run.ref: run.name for run in tracker.runs(query)}
-    edits = list(_removals(tracker.marks(list(runs)), runs))
-    planned = tuple(_shown(edit) for edit in edits)
+    runs = {run.ref: run for run in tracker.runs(query)}
+    edits = list(_removals(tracker.marks(list(runs)), {ref: run.name for ref, run in runs.items()}))
     if dry_run:
-        return WriteBack(planned)
-    errors, skipped = _apply(tracker, edits)
+        return _dry_run(tracker, edits, {ref for ref, run in runs.items() if run.state is RunState.RUNNING})
+    planned, errors, skipped = _apply(tracker, edits)
     return WriteBack(planned, True, "", tuple(errors), tuple(skipped))
 
 

@@ -2,7 +2,8 @@
 
 ``wandb`` names the server that the environment configures, an ``https://`` address a particular one, optionally with
 the entity whose projects are meant (``wandb:my-team``, ``https://api.wandb.ai/my-team``). A path names local runs, as
-the SDK writes them below ``wandb/``; a folder called ``wandb`` is written ``./wandb``.
+the SDK writes them below ``wandb/``. The bare word ``wandb`` is always the server, whatever lies in the working
+directory; a folder of that name is written ``./wandb`` or ``wandb/``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from pth_tracker.errors import AdapterUnavailable, UsageError
+from pth_tracker.errors import AdapterUnavailable, TrackerError, UsageError
 from pth_tracker.tracker import Candidate
 from pth_tracker_wandb.credentials import KNOWN_SERVERS, configured_base_url, has_netrc_entry, looks_like_entity
 
@@ -62,17 +63,34 @@ def open_tracker(locations: Sequence[str]) -> Tracker:
         raise UsageError("no W&B address was given: name `wandb`, a server's https:// address or a run folder")
     servers = [location for location in locations if _is_server(location)]
     if servers and len(locations) > 1:
-        raise UsageError(f"one audit reads one W&B server, these are several locations: {', '.join(locations)}")
+        named = f"{', '.join(locations)}{_folder_hint(servers)}"
+        raise UsageError(f"one audit reads one W&B server, these are several locations: {named}")
     try:
         if servers:
-            from pth_tracker_wandb.server import ServerTracker
-
-            return ServerTracker(servers[0])
+            return _open_server(servers[0])
         from pth_tracker_wandb.local import LocalTracker
 
         return LocalTracker(locations)
     except ImportError as error:
         raise AdapterUnavailable(f"the W&B SDK cannot be loaded ({error}): pip install '{SDK}'") from error
+
+
+def _open_server(location: str) -> Tracker:
+    from pth_tracker_wandb.server import ServerTracker
+
+    try:
+        return ServerTracker(location)
+    except TrackerError as error:
+        hint = _folder_hint([location])
+        if not hint:
+            raise
+        raise TrackerError(f"{error}{hint}") from None
+
+
+def _folder_hint(servers: Sequence[str]) -> str:
+    """What somebody may have meant who wrote ``wandb`` beside a folder of that name."""
+    meant = "wandb" in servers and _is_local("wandb")
+    return " (`wandb` is the server; the folder of that name here is `./wandb`)" if meant else ""
 
 
 def _is_server(location: str) -> bool:

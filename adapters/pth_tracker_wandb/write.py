@@ -83,7 +83,9 @@ def apply_edit(session: Session, edit: MarkEdit, write_running: bool) -> EditRes
         if run is None:
             return EditResult(edit, error="W&B no longer has this run: it was deleted or moved")
         if run.get("state") in LIVE_STATES and not write_running:
-            return EditResult(edit, skipped=f"it is {run['state']}: its own process would undo the marks")
+            return EditResult(
+                edit, skipped=f"it is {run['state']}, and its own process may undo marks (--write-running)"
+            )
         _write(session, run, edit)
     except RequestFailed as error:
         return EditResult(edit, error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ def audit(
     ignore: opt.Ignore = None,
     dry_run: opt.DryRun = False,
     no_write: opt.NoWrite = False,
+    write_running: opt.WriteRunning = False,
     strict: opt.Strict = False,
     exit_zero: opt.ExitZero = False,
     output: opt.Outputs = None,
@@ -52,7 +54,7 @@ def audit(
     Each option can also be set by an environment variable, PTH_TRACKER_PROJECT for --project and so on.
     """
     reporting = Reporting(tuple(output or ()), format, quiet, verbose, color, strict, exit_zero)
-    writing = Writing(dry_run, no_write)
+    writing = Writing(dry_run, no_write, write_running)
     reporting.check()
     writing.check()
     moment = opt.parse_since(since)
@@ -89,8 +91,8 @@ def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[T
 
     if not (project or paths or trackers):
         raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
-    opened, chosen = find_tracker(project, [*trackers, *paths])
-    if not (project or paths):
+    opened, chosen = find_tracker(project, [*trackers, *map(_as_path, paths)])
+    if not (project or paths or all(map(_is_folder, trackers))):
         try:
             names = opened.projects()
         except BaseException:
@@ -100,3 +102,15 @@ def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[T
             opened.close()
             raise UsageError(f"name the project to audit with --project; {opened.address} has {', '.join(names)}")
     return opened, chosen
+
+
+def _as_path(argument: str) -> str:
+    """A PATH argument as `find_tracker` takes it: the folder ``wandb`` is not the tracker of that name."""
+    from pth_tracker.tracker import adapters
+
+    return f"./{argument}" if argument in adapters() else argument
+
+
+def _is_folder(location: str) -> bool:
+    """Whether ``--tracker`` names a folder, which is audited as PATH would be."""
+    return os.path.isdir(location) and _as_path(location) == location

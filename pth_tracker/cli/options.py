@@ -51,7 +51,8 @@ Trackers = Annotated[
     option(
         "--tracker",
         metavar="WHERE",
-        help="Where the runs are: sqlite:///mlflow.db, http://host:5000, wandb, or a path. Repeatable. "
+        help="Where the runs are: sqlite:///mlflow.db, http://host:5000, wandb (the server; ./wandb is the folder), "
+        "or a path. Repeatable. "
         "Default: a local store that holds the project, then MLFLOW_TRACKING_URI, then W&B credentials.",
     ),
 ]
@@ -139,6 +140,13 @@ NoWrite = Annotated[
     option(
         "--no-write",
         help="Leave the tracker as it is.",
+    ),
+]
+WriteRunning = Annotated[
+    bool,
+    option(
+        "--write-running",
+        help="Also write to W&B runs that are still running, though their own process may undo it.",
     ),
 ]
 Strict = Annotated[

@@ -45,10 +45,11 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Writing:
-    """Whether a command writes into the tracker: the options ``--dry-run --no-write``."""
+    """Whether a command writes into the tracker: the options ``--dry-run --no-write --write-running``."""
 
     dry_run: bool = False
     no_write: bool = False
+    write_running: bool = False
 
     def check(self) -> None:
         """Refuses both options at once.
@@ -89,10 +90,19 @@ def _write_back(tracker: Tracker, audit: Audit, writing: Writing) -> WriteBack:
     if writing.no_write:
         return WriteBack(refused="--no-write was given")
     files = {f"audit{one.suffix}": render(audit, one).encode() for one in FORMATS}
+    allow_running(tracker, writing.write_running)
     try:
         return write_back(tracker, audit, dry_run=writing.dry_run, files=files)
     except TrackerError as error:
         return WriteBack(errors=(str(error),))
+
+
+def allow_running(tracker: Tracker, write_running: bool) -> None:
+    """Has ``tracker`` also edit runs that still run, where it would leave them out."""
+    from pth_tracker.tracker import SparesRunning
+
+    if isinstance(tracker, SparesRunning):
+        tracker.write_running = write_running
 
 
 def report(audit: Audit, reporting: Reporting, status: ExitCode) -> None:

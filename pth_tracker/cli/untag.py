@@ -16,6 +16,7 @@ def untag(
     where: opt.Where = "",
     since: opt.Since = "",
     dry_run: opt.DryRun = False,
+    write_running: opt.WriteRunning = False,
 ) -> int:
     """Remove all marks of pth-tracker from the runs of a project.
 
@@ -25,6 +26,7 @@ def untag(
     if not project:
         raise UsageError("name the project whose marks go: --project NAME")
     moment = opt.parse_since(since)
+    from pth_tracker.cli.session import allow_running
     from pth_tracker.render.terminal import format_plan
     from pth_tracker.render.text import counted, safe_text
     from pth_tracker.tracker import AUDIT_RUN_NAME, Query
@@ -33,6 +35,7 @@ def untag(
     opened, chosen = open_tracker(project, [], tracker or [])
     with closing(opened):
         note(f"reading {project} in {chosen}")
+        allow_running(opened, write_running)
         done = remove_marks(opened, Query(project, where, moment), dry_run=dry_run)
     runs = counted(len(done.planned), "run")
     if done.refused:

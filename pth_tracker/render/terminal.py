@@ -343,7 +343,7 @@ def _written(page: _Page, write_back: WriteBack) -> None:
     changes = _changes(write_back)
     if write_back.refused:
         page.heading(f"Nothing written: {write_back.refused}")
-    elif not write_back.applied and not write_back.planned and not write_back.errors:
+    elif not write_back.applied and not (write_back.planned or write_back.errors or write_back.skipped):
         page.heading("Dry run: all marks are up to date, nothing would change")
     elif not write_back.applied and not write_back.errors:
         page.heading(f"Dry run, nothing written; would change {runs}{changes}")
@@ -351,6 +351,8 @@ def _written(page: _Page, write_back: WriteBack) -> None:
         page.heading("Nothing written: the tracker failed")
     elif write_back.planned:
         page.heading(f"Written: marks of {runs}{changes}")
+    elif write_back.errors or write_back.skipped:
+        page.heading("Written: no marks")
     else:
         page.heading("Nothing to write: all marks are up to date")
     if write_back.published:

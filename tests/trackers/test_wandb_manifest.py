@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pth_tracker_wandb
-from pth_tracker.errors import UsageError
+from pth_tracker.errors import TrackerError, UsageError
 from pth_tracker.tracker import adapter_for
 from pth_tracker_wandb.credentials import ServerAddress, parse_location, without_secrets
 
@@ -46,6 +46,27 @@ def test_a_folder_of_runs_is_recognised(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "run-abc.wandb").write_bytes(b"")
     assert pth_tracker_wandb.recognises("./wandb")
+
+
+def test_the_bare_word_is_the_server_whatever_lies_in_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "wandb" / "offline-run-20260101_000000-abc").mkdir(parents=True)
+    (tmp_path / "wandb" / "offline-run-20260101_000000-abc" / "run-abc.wandb").write_bytes(b"")
+    for folder in ("./wandb", "wandb/", str(tmp_path / "wandb")):
+        assert adapter_for(folder) == "wandb"
+        assert pth_tracker_wandb.open_tracker([folder]).address.locations == (str(tmp_path / "wandb"),)
+    hint = "`wandb` is the server; the folder of that name here is `./wandb`"
+    with pytest.raises(TrackerError, match=r"no credentials for W&B .* set WANDB_API_KEY") as raised:
+        pth_tracker_wandb.open_tracker(["wandb"])
+    assert hint in str(raised.value)
+    with pytest.raises(UsageError, match="one W&B server") as refused:
+        pth_tracker_wandb.open_tracker(["wandb", "./wandb"])
+    assert hint in str(refused.value)
+
+
+def test_without_such_a_folder_no_hint_is_given() -> None:
+    with pytest.raises(TrackerError, match="no credentials for W&B") as raised:
+        pth_tracker_wandb.open_tracker(["wandb"])
+    assert "./wandb" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

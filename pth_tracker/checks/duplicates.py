@@ -12,7 +12,7 @@ from pth_tracker.checks.differences import arm_differences, shown_field
 from pth_tracker.checks.seeds import at_fault, claimed_seed
 from pth_tracker.design.comparison import Comparison, Member, Pair, by_pair_key, keys_of, side_members
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
-from pth_tracker.stats.orders import window_keys
+from pth_tracker.stats.orders import printed_codes, window_keys
 from pth_tracker.vocabulary.detect import matches_any
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _index_keys(member: Member, coarsest: dict[str, int]) -> set[tuple[str, int]
     found: set[tuple[str, int]] = set()
     for name, digest in member.result.quantities.items() if member.result else ():
         if member.reading.vocabulary.quantities[name].learner and np.isfinite(digest.values).all():
-            keys = window_keys(digest.step, digest.values, decimals=coarsest.get(name))
+            keys = window_keys(digest.step, printed_codes(digest.values, coarsest.get(name)))
             found |= {(name, key) for _, key in keys}
     return found
 
@@ -196,7 +196,7 @@ def judge_duplicate_run(comparison: Comparison, met: frozenset[str]) -> Iterator
 def inert_seeds(pair: Pair) -> tuple[str, ...]:
     """The common seeds of two arms that differ in a field and yet trained alike; empty: some seed's runs differ."""
     memo = pair.comparison.memo.setdefault("inert", {})
-    key = (pair.a, pair.stress)
+    key = (pair.a, pair.b, pair.stress)
     if key not in memo:
         memo[key] = _inert_seeds(pair)
     found: tuple[str, ...] = memo[key]

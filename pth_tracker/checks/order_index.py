@@ -14,7 +14,9 @@ from pth_tracker.stats.orders import (
     align,
     batch_series,
     block_means,
+    length_codes,
     looks_like_counter,
+    printed_codes,
     same_order,
     voted_lag,
     window_keys,
@@ -143,7 +145,7 @@ def _find_orders(members: Sequence[Member]) -> Orders:
 def _keys(batches: Batches, sizes: Sequence[int], filtered: bool, resumed: bool) -> Iterator[tuple[str, Hashable, int]]:
     """Where the run stands in the index: (way of agreeing, batch size, hash of a stretch of its batches)."""
     if batches.identity is not None:
-        for _, key in window_keys(batches.identity.step, batches.identity.values):
+        for _, key in window_keys(batches.identity.step, printed_codes(batches.identity.values, 0)):
             yield "identity", 0, key
     witness = batches.witness
     if witness is None:
@@ -151,14 +153,16 @@ def _keys(batches: Batches, sizes: Sequence[int], filtered: bool, resumed: bool)
     own = batches.size or 1
     for size in [size for size in sizes if size % own == 0] if batches.size else [0]:
         larger = block_means(witness, size // own, batches.kinds) if size else witness
-        for _, key in window_keys(larger.step, larger.values[:, 0]):
+        for _, key in window_keys(larger.step, length_codes(larger.values[:, 0])):
             yield "witness", size, key
     extremes = _extremes(batches)
     if filtered and extremes is not None:
-        for _, key in window_keys(extremes.step, extremes.values, width=FILTERED_WIDTH, aligned=False, least=2):
+        codes = length_codes(extremes.values)
+        for _, key in window_keys(extremes.step, codes, width=FILTERED_WIDTH, aligned=False, least=2):
             yield "filtered", batches.size, key
     if resumed:
-        for _, key in window_keys(witness.step, witness.values[:, 0], aligned=not batches.resumed, placed=False):
+        codes = length_codes(witness.values[:, 0])
+        for _, key in window_keys(witness.step, codes, aligned=not batches.resumed, placed=False):
             yield "resumed", batches.size, key
 
 

@@ -18,8 +18,6 @@ FILTERED_SHARE: Final = 0.5
 """The share of matches that tells one order where the trainer leaves prompts out of its batches (dynamic filtering)."""
 LEAST_DISTINCT: Final = 4
 """Distinct values below which a window says too little to be looked up."""
-INDEX_DECIMALS: Final = 3
-"""Decimals to which values are rounded for the index: the coarsest that any release prints."""
 
 
 @dataclass(frozen=True)
@@ -156,34 +154,50 @@ def block_means(series: BatchSeries, ratio: int, kinds: Sequence[str]) -> BatchS
     return replace(series, step=(numbers[whole] + base).astype(np.int64), values=values)
 
 
+def length_codes(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Batch statistics of lengths ``(m,)`` or ``(m, k)`` as whole numbers, alike in full and printed to 3 decimals.
+
+    They are hundredths, rounded up from .45 on: where three decimals round there too, and where means over batches of
+    ordinary sizes have no ties, so that neither printing nor an added whole number moves one to another code.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    codes: npt.NDArray[np.int64] = np.floor(np.clip(array, -(2.0**50), 2.0**50) * 100 + 0.55).astype(np.int64)
+    return codes
+
+
+def printed_codes(values: npt.ArrayLike, decimals: int | None) -> npt.NDArray[np.int64]:
+    """Values ``(m,)`` or ``(m, k)`` as whole numbers: as printed with so many decimals, as float32 where None."""
+    array = np.asarray(values, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        if decimals is None:
+            return (array + 0.0).astype(np.float32).view(np.int32).astype(np.int64)
+        codes: npt.NDArray[np.int64] = np.rint(np.clip(array * 10.0**decimals, -(2.0**60), 2.0**60)).astype(np.int64)
+    return codes
+
+
 def window_keys(
     step: Ints,
-    values: npt.ArrayLike,
+    codes: npt.NDArray[np.int64],
     *,
     width: int = WINDOW_UPDATES,
     aligned: bool = True,
     placed: bool = True,
     least: int = LEAST_DISTINCT,
-    decimals: int | None = INDEX_DECIMALS,
 ) -> Iterator[tuple[int, int]]:
     """(first update, hash) of windows of ``width`` consecutive updates, equal for series that differ by a constant.
 
-    The hash is of the differences within the window, after rounding to so many decimals, or to float32 where None.
-    ``aligned`` windows start at multiples of their width, else at every update; ``placed`` hashes hold the window's
-    place, so that only stretches at equal updates are equal. Windows with gaps and those with fewer than ``least``
-    distinct values are left out.
+    The hash is of the differences of the codes ``(m,)`` or ``(m, k)`` within the window. ``aligned`` windows start at
+    updates 1, 1 + width and so on, else at every update; ``placed`` hashes hold the window's place, so that only
+    stretches at equal updates are equal. Windows with gaps and those with fewer than ``least`` distinct values are
+    left out.
     """
     if len(step) < width:
         return
-    raw = np.asarray(values, dtype=np.float64)
-    raw = raw[:, None] if raw.ndim == 1 else raw
-    codes = _codes(raw, decimals)
+    table = codes[:, None] if codes.ndim == 1 else codes
     starts = np.flatnonzero(step[width - 1 :] - step[: len(step) - width + 1] == width - 1)
     if aligned:
-        starts = starts[step[starts] % width == 0]
-    if not len(starts):
-        return
-    windows = codes[starts[:, None] + np.arange(width)]
+        starts = starts[step[starts] % width == 1 % width]
+    windows = table[starts[:, None] + np.arange(width)]
     ordered = np.sort(windows[:, :, 0], axis=1)
     telling = (np.diff(ordered, axis=1) != 0).sum(axis=1) + 1 >= least
     windows, starts = windows[telling], starts[telling]
@@ -198,17 +212,6 @@ def window_keys(
     yield from zip(step[starts].tolist(), mixed.tolist())
 
 
-def _codes(values: Floats, decimals: int | None) -> npt.NDArray[np.int64]:
-    if decimals is None:
-        with np.errstate(over="ignore"):
-            return (values + 0.0).astype(np.float32).view(np.int32).astype(np.int64)
-    # Identities of 53 bits leave no room for decimals, and have none.
-    scale = 10**decimals if np.abs(values).max() < 2**50 else 1
-    # Halves of the last decimal, frequent among means, are to fall on one side whatever constant is added.
-    codes: npt.NDArray[np.int64] = np.floor(np.clip(values, -(2.0**60), 2.0**60) * scale + 0.5371).astype(np.int64)
-    return codes
-
-
 def _mix(mixed: npt.NDArray[np.uint64], column: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """One step of a 64-bit FNV-1a hash with a final shift, over whole columns (Fowler, Noll and Vo 1991)."""
     with np.errstate(over="ignore"):
@@ -220,10 +223,10 @@ def _mix(mixed: npt.NDArray[np.uint64], column: npt.NDArray[np.int64]) -> npt.ND
 def voted_lag(a: BatchSeries, b: BatchSeries) -> int | None:
     """The lag of ``a`` behind ``b`` at which most stretches of 8 updates agree; None: none does."""
     places: dict[int, list[int]] = {}
-    for step, key in window_keys(b.step, b.values[:, 0], placed=False):
+    for step, key in window_keys(b.step, length_codes(b.values[:, 0]), placed=False):
         places.setdefault(key, []).append(step)
     votes: dict[int, int] = {}
-    for step, key in window_keys(a.step, a.values[:, 0], aligned=False, placed=False):
+    for step, key in window_keys(a.step, length_codes(a.values[:, 0]), aligned=False, placed=False):
         for other in places.get(key, ())[:8]:
             votes[step - other] = votes.get(step - other, 0) + 1
     return max(votes, key=lambda lag: (votes[lag], -abs(lag))) if votes else None

@@ -40,7 +40,7 @@ def lr_jump(earlier: tuple[Ints, Floats], later: tuple[Ints, Floats]) -> tuple[f
     """The two learning rates where a later segment does not go on with the earlier one's schedule, or None.
 
     Segments that overlap are compared at their common updates; others at their neighbouring ends, where a change of
-    more than 5% is a jump if it is 3 times the changes of the schedule right before and after it.
+    more than 5% is a jump if it is 3 times the changes in its direction right before and after it.
     """
     (step_a, a), (step_b, b) = earlier, later
     _, left, right = np.intersect1d(step_a, step_b, assume_unique=True, return_indices=True)
@@ -52,7 +52,13 @@ def lr_jump(earlier: tuple[Ints, Floats], later: tuple[Ints, Floats]) -> tuple[f
     if not len(before) or not len(after):
         return None
     change = float(_apart(before[-1:], after[:1])[0])
-    around = [float(_apart(one[:-1], one[1:]).max()) for one in (before[-3:], after[:3]) if len(one) > 1]
+    falls = bool(after[0] < before[-1])
+    # A warm-up that starts again falls at the boundary and rises behind it: only changes of one direction compare.
+    around = [
+        float((_apart(one[:-1], one[1:]) * ((one[1:] < one[:-1]) == falls)).max())
+        for one in (before[-3:], after[:3])
+        if len(one) > 1
+    ]
     jumps = change > LR_CHANGE and change > JUMP * max(around, default=0.0)
     return (float(before[-1]), float(after[0])) if jumps else None
 

@@ -86,7 +86,11 @@ def _judge_wide(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Compa
                 framework = members[0].run.framework if members else "generic"
                 _not_judged(judged, rule, name, missing, _remedy(vocabulary, framework, missing), keys)
                 continue
-            keys = _covered(rule, met, members, facts)
+            covered = _covered(rule, met, members, facts)
+            if not covered:
+                _not_judged(judged, rule, name, ("read_runs",), FACTS["read_runs"], keys)
+                continue
+            keys = covered
             judged.runs |= set(keys)
             judged.findings += stamp(rule, rule.judge(subject, frozenset(met)))
             judged.coverage.append(Coverage(rule.slug, rule.check, name, Outcome.PASSED, tuple(keys), met, unmet))

@@ -158,6 +158,7 @@ FACTS: Final[Mapping[str, str]] = {
     "seed_label": "put the seed into the run's name, or the data seed into its configuration",
     "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
     "declared_vary": "name the field that is meant to vary with --vary or in a design file",
+    "read_runs": "audit again once the histories of these runs can be read",
     "two_runs": "run an arm more than once",
     "two_configs": "log the resolved configuration with every run of the arm",
     "arm_configs": "log the resolved configuration with the runs of every arm",

@@ -1,0 +1,150 @@
+"""The tracker protocol, addresses and how a tracker is found; and that the tracker in memory keeps the contract."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pth_tracker import tracker
+from pth_tracker.errors import AdapterUnavailable, ProjectNotFound, TrackerError, UsageError
+from pth_tracker.runs import History, RunError, RunState
+from pth_tracker.tracker import Address, Candidate, MarkEdit, Marks, Query, Tracker, without_credentials
+from synthetic import CLIP, PROJECT, START, MemoryTracker, make_run, unreadable
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://audit:hunter2@db/mlflow", "postgresql://audit@db/mlflow"),
+        ("http://:hunter2@db", "http://db"),
+        ("http://audit@db", "http://audit@db"),
+        ("https://h:80/a@b", "https://h:80/a@b"),
+        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
+        ("mysql+pymysql://u:p%40ss@h/db?x=1", "mysql+pymysql://u@h/db?x=1"),
+    ],
+)
+def test_passwords_are_taken_out(uri: str, shown: str) -> None:
+    assert without_credentials(uri) == shown
+
+
+def test_addresses_travel() -> None:
+    address = Address("mlflow", ("sqlite:///a.db",))
+    assert pickle.loads(pickle.dumps(address)) == address and str(address) == "mlflow at sqlite:///a.db"
+
+
+def test_the_built_in_adapters_import_no_sdk() -> None:
+    assert set(tracker.adapters()) == {"files", "mlflow", "wandb"}
+    for name in tracker.adapters():
+        assert tracker.load_adapter(name).SUMMARY
+    with pytest.raises(UsageError, match="there is no adapter 'comet'; installed are files, mlflow, wandb"):
+        tracker.load_adapter("comet")
+    with pytest.raises(UsageError, match="nothing here reads"):
+        tracker.adapter_for("gopher://x")
+
+
+class Manifest:
+    """An adapter of a third party."""
+
+    SUMMARY = "memory"
+
+    def __init__(self, prefix: str, projects: Sequence[str] = (), offers: Sequence[Candidate] = ()) -> None:
+        self.prefix, self.projects, self.offers = prefix, projects, offers
+        self.opened: list[MemoryTracker] = []
+
+    def recognises(self, location: str) -> bool:
+        return location.startswith(self.prefix)
+
+    def candidates(self) -> Sequence[Candidate]:
+        return self.offers
+
+    def open_tracker(self, locations: Sequence[str]) -> Tracker:
+        self.opened.append(MemoryTracker([make_run("a", project=name) for name in self.projects]))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The adapters that are installed, by name."""
+    found: dict[str, Any] = {}
+    points = lambda: {name: SimpleNamespace(load=lambda own=own: own) for name, own in found.items()}  # noqa: E731
+    monkeypatch.setattr(tracker, "adapters", points)
+    return found
+
+
+def test_locations_of_one_kind_are_opened_as_named(installed: dict[str, Any]) -> None:
+    installed.update(one=Manifest("one:"), two=Manifest("two:"))
+    opened, why = tracker.find_tracker("p", ["one:a", "one:b"])
+    assert opened is installed["one"].opened[0] and why.endswith("as named")
+    with pytest.raises(UsageError, match=r"several: one:a \(one\), two:b \(two\); audit them one by one"):
+        tracker.find_tracker("p", ["one:a", "two:b"])
+
+
+def test_a_local_store_is_taken_only_where_it_holds_the_project(installed: dict[str, Any]) -> None:
+    local = Manifest("l:", ["other"], [Candidate("l:x", "it is here", 0)])
+    server = Manifest("s:", ["p"], [Candidate("s:x", "S_URI is set", 1)])
+    account = Manifest("w:", ["p"], [Candidate("w:x", "credentials are stored", 2)])
+    installed.update(a=account, l=local, s=server)
+    opened, why = tracker.find_tracker("p", [])
+    assert opened is server.opened[0] and why.endswith("chosen because S_URI is set")
+    assert local.opened[0].closed and not account.opened
+    local.projects = ["p"]
+    opened, why = tracker.find_tracker("p", [])
+    assert opened is local.opened[1] and "it is here" in why
+
+
+def test_without_any_tracker_the_ways_to_name_one_are_told(installed: dict[str, Any]) -> None:
+    installed.update(a=Manifest("a:"))
+    with pytest.raises(UsageError, match="--tracker .*MLFLOW_TRACKING_URI"):
+        tracker.find_tracker("p", [])
+
+
+def test_two_adapters_of_one_name_and_one_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = tracker.ENTRY_POINT_GROUP
+    points = [EntryPoint("x", "no_such_module_a", group), EntryPoint("x", "no_such_module_b", group)]
+    monkeypatch.setattr(tracker, "entry_points", lambda group: points)
+    with pytest.raises(UsageError, match="two adapters are installed as 'x'"):
+        tracker.adapters()
+    monkeypatch.setattr(tracker, "entry_points", lambda group: points[:1])
+    with pytest.raises(AdapterUnavailable, match="'x' cannot be loaded"):
+        tracker.load_adapter("x")
+
+
+# the contract, on the tracker in memory
+
+
+def test_the_tracker_in_memory_keeps_the_contract() -> None:
+    good, bad = make_run("a", number=2), unreadable(make_run("b", number=1))
+    running = make_run("c", number=3, state=RunState.RUNNING, ended=None)
+    memory = MemoryTracker([good, bad, running, make_run("d", project="other")], refused=[bad.key])
+    protocol: Tracker = memory
+    assert isinstance(protocol, Tracker)
+    assert memory.projects() == ["other", PROJECT]
+    assert [run.name for run in memory.runs(Query(PROJECT))] == ["b", "a", "c"]
+    assert [run.name for run in memory.runs(Query(PROJECT, "a*"))] == ["a"]
+    assert [run.name for run in memory.runs(Query(PROJECT, since=START + timedelta(hours=2)))] == ["a", "c"]
+    with pytest.raises(ProjectNotFound):
+        list(memory.runs(Query("none")))
+    got = dict(memory.histories([(good.source.ref, [CLIP, "absent"]), (bad.source.ref, None)]))
+    history = got[good.source.ref]
+    assert isinstance(history, History) and set(history.values) == {CLIP}
+    assert isinstance(got[bad.source.ref], RunError)
+    refs = [run.source.ref for run in (good, bad, running)]
+    edits = [MarkEdit(ref, "x", {"verdict": "pass", "rules": ""}, add_tags=frozenset({"pth:pass"})) for ref in refs]
+    results = list(memory.apply(edits))
+    assert [(bool(one.error), bool(one.skipped)) for one in results] == [(False, False), (True, False), (False, True)]
+    assert memory.marks(refs)[refs[0]] == Marks({"verdict": "pass", "rules": ""}, frozenset({"pth:pass"}))
+    undo = MarkEdit(refs[0], "x", {}, frozenset({"rules"}), frozenset(), frozenset({"pth:pass"}))
+    list(memory.apply([undo]))
+    assert memory.marks(refs)[refs[0]] == Marks({"verdict": "pass"}) and memory.marks(refs)[refs[1]] == Marks()
+    memory.down = "gone"
+    with pytest.raises(TrackerError, match="gone"):
+        memory.projects()
+    memory.close()
+    with pytest.raises(AssertionError):
+        memory.projects()

@@ -277,4 +277,4 @@ def falls_and_stays(lengths: npt.ArrayLike, *, share: float = 0.8) -> bool | Non
     width = max(WINDOW, math.ceil(len(x) / 10))
     if len(x) < 2 * width:
         return None
-    return bool(np.all(x[-width:] < (1 - share) * float(np.median(x[:width]))))
+    return bool(np.all(x[-width:] < (1 - share) * float(window_medians(x[:width], width)[0])))

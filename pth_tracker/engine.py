@@ -12,6 +12,7 @@ from typing import Final
 
 from pth_tracker.compare import compare
 from pth_tracker.design.comparison import Comparison, Member
+from pth_tracker.design.expectations import OfQuantity
 from pth_tracker.design.infer import infer
 from pth_tracker.design.schema import Design
 from pth_tracker.design.stitch import label, recognise, stitch
@@ -86,6 +87,8 @@ def _nothing(options: Options, tracker: Tracker) -> str:
 def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Plan:
     known = load_vocabulary(options.vocabularies).quantities
     wanted = {name for rule in rules for name in (*rule.names, *rule.reads) if name in known} | set(CURVES)
+    claimed = {one.expect.quantity for one in comparison.design.claims if isinstance(one.expect, OfQuantity)}
+    wanted |= claimed.intersection(known)
     for member in comparison.members:
         wanted |= set(member.reading.framework.witness)
     settings = comparison.design.rules
@@ -103,6 +106,8 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
         stress=comparison.design.stress.key if comparison.design.stress else "",
         age=comparison.design.age.expected if comparison.design.age else "",
         batch_uses=comparison.design.batches.uses,
+        benchmarks=tuple(comparison.design.benchmarks.items()),
+        metrics=tuple(sorted(claimed.difference(known))),
         vocabularies=options.vocabularies,
     )
 

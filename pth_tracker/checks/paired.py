@@ -8,13 +8,14 @@ Student's t; it covers training randomness on this test set only. See `pth_track
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from pth_tracker import stats
+from pth_tracker.checks.paired_evidence import further
 from pth_tracker.design.comparison import Comparison, Member, Pair, by_pair_key
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import Floats
@@ -41,7 +42,7 @@ class PairedResult:
     verdict: stats.Verdict
 
 
-def _scores(members: Sequence[Member]) -> dict[tuple[str, str], float]:
+def unit_scores(members: Sequence[Member]) -> dict[tuple[str, str], float]:
     """(task, replicate) to the mean score of its counted runs."""
     found: dict[tuple[str, str], float] = {}
     for replicate, group in by_pair_key(members).items():
@@ -68,7 +69,7 @@ def _seed_order(seed: str) -> tuple[int, float, str]:
 
 def paired_scores(pair: Pair) -> tuple[dict[str, float], dict[str, float], tuple[str, ...], tuple[str, ...]]:
     """Seed to score for both arms over their common units, and the seeds that only one arm has."""
-    a, b = (_scores(pair.side(first)) for first in (True, False))
+    a, b = (unit_scores(pair.side(first)) for first in (True, False))
     units = [unit for unit in a if unit in b]
     seeds_a, seeds_b = ({seed for _, seed in scores} for scores in (a, b))
     only_a, only_b = (
@@ -103,35 +104,53 @@ def compare_scores(
     )
 
 
-def paired_results(comparison: Comparison) -> dict[tuple[str, str], PairedResult]:
-    """(arm, stress) to the comparison with the baseline, p adjusted over all of them by Holm; computed once."""
+Key = tuple[str, str, str]
+"""The arms of a pair and its stress value."""
+
+
+def paired_results(comparison: Comparison) -> dict[Key, PairedResult]:
+    """(arm, arm, stress) to the comparison of both, p adjusted by Holm; computed once.
+
+    The family are the comparisons that claims name; without claims, and for any other comparison, it is all of them.
+    """
     if "paired" not in comparison.memo:
         margin = comparison.design.tie_margin
-        raw = {(pair.a, pair.stress): compare_scores(*paired_scores(pair), margin) for pair in comparison.pairs}
-        found = {key: result for key, result in raw.items() if result is not None}
-        adjusted = stats.holm([1.0 if r.interval.p is None else r.interval.p for r in found.values()])
-        comparison.memo["paired"] = {
-            key: replace(
-                result,
-                adjusted_p=None if result.interval.p is None else float(p),
-                family=len(found),
-                verdict=stats.verdict(None if result.interval.p is None else float(p), result.equivalence),
-            )
-            for (key, result), p in zip(found.items(), adjusted)
-        }
-    results: dict[tuple[str, str], PairedResult] = comparison.memo["paired"]
+        raw = {(pair.a, pair.b, pair.stress): compare_scores(*paired_scores(pair), margin) for pair in comparison.pairs}
+        comparison.memo["paired"] = adjust({key: r for key, r in raw.items() if r is not None}, comparison.claimed)
+    results: dict[Key, PairedResult] = comparison.memo["paired"]
     return results
+
+
+def result_of(pair: Pair) -> PairedResult | None:
+    """What the comparison of the pair says; None without a common seed."""
+    return paired_results(pair.comparison).get((pair.a, pair.b, pair.stress))
+
+
+def adjust(found: Mapping[Key, PairedResult], claimed: Collection[tuple[str, str]]) -> dict[Key, PairedResult]:
+    """The results with p adjusted over their family, and the word that follows from it."""
+    named = [key for key in found if (key[0], key[1]) in claimed or (key[1], key[0]) in claimed]
+    p_values: dict[Key, tuple[float, int]] = {}
+    for family in (list(found), named):  # what is named is adjusted anew among its own
+        own = [found[key].interval.p for key in family]
+        adjusted = stats.holm([1.0 if p is None else p for p in own])
+        p_values |= {key: (float(p), len(family)) for key, p in zip(family, adjusted)}
+    settled = {}
+    for key, result in found.items():
+        p = None if result.interval.p is None else p_values[key][0]
+        word = stats.verdict(p, result.equivalence)
+        settled[key] = replace(result, adjusted_p=p, family=p_values[key][1], verdict=word)
+    return settled
 
 
 def _paired_by(pair: Pair) -> tuple[set[str], set[str]]:
     """The seeds of both arms: of their scored runs, or of all that count where an arm has no score."""
-    sides = [{seed for _, seed in _scores(pair.side(first))} for first in (True, False)]
+    sides = [{seed for _, seed in unit_scores(pair.side(first))} for first in (True, False)]
     if not all(sides):
         sides = [set(by_pair_key(pair.side(first))) for first in (True, False)]
     return sides[0], sides[1]
 
 
-def _points(pair: Pair) -> tuple[float, str]:
+def shown_unit(pair: Pair) -> tuple[float, str]:
     """The factor and the unit in which differences are shown: rates in points of 100."""
     scores = [member.score for member in (*pair.side(True), *pair.side(False)) if member.score is not None]
     rate = bool(scores) and all(0 <= score <= 1 for score in scores) and any(score % 1 for score in scores)
@@ -166,10 +185,10 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
 
     References: T. Pan, Probe the Harness, arXiv 2610.02911, check 6; Student (1908); Holm (1979).
     """
-    result = paired_results(pair.comparison).get((pair.a, pair.stress))
+    result = result_of(pair)
     if result is None:
         return
-    scale, unit = _points(pair)
+    scale, unit = shown_unit(pair)
     better = pair.comparison.in_force.higher_is_better
     n, mean = len(result.seeds), result.interval.mean
     word = _word(pair, result, better)
@@ -185,6 +204,9 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
     elif result.adjusted_p is not None:
         family = f" over {result.family} comparisons" if result.family > 1 else ""
         lines.append(f"t test p {result.interval.p:.3g}, adjusted {result.adjusted_p:.3g}{family}.")
+    margin = pair.comparison.design.tie_margin
+    more, evidence = further(result, margin, unit_scores(pair.side(True)), unit_scores(pair.side(False)), scale, unit)
+    lines += more
     lines.append("It covers the training's randomness on this test set only.")
     yield Finding(
         6,
@@ -192,7 +214,7 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
         f"{pair.subject}: {mean * scale:+.2f}{unit} over {n} seed{'s' if n != 1 else ''}, 95% interval "
         f"{_range(result.interval.low, result.interval.high, scale)}: {word}",
         " ".join(lines),
-        _evidence(pair, result, scale),
+        {**_evidence(pair, result, scale), **evidence},
         basis=pair.comparison.basis,
         runs=_keys(pair),
         arms=(pair.a, pair.b),
@@ -242,7 +264,7 @@ def judge_too_few_seeds(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     References: check 6 of the report.
     """
-    result = paired_results(pair.comparison).get((pair.a, pair.stress))
+    result = result_of(pair)
     if result is None or len(result.seeds) > 2:
         return
     n = len(result.seeds)
@@ -283,7 +305,7 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
     a, b = _paired_by(pair)
     if not a or not b or a & b:
         return
-    scale, unit = _points(pair)
+    scale, unit = shown_unit(pair)
     sides = [
         [m.score for m in pair.side(first) if m.score is not None and math.isfinite(m.score)] for first in (True, False)
     ]

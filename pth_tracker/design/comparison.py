@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pth_tracker.design.expectations import Better
 from pth_tracker.design.labels import SeedLabel
 from pth_tracker.design.schema import Design
 from pth_tracker.model import Basis, DesignInForce
@@ -95,7 +96,7 @@ class Pair:
 
     a: str
     b: str
-    """The baseline's arm."""
+    """The baseline's arm, or that which a claim holds ``a`` against."""
     stress: str
     cells: tuple[tuple[Cell, Cell], ...]
     """A task each: the cell of ``a`` and that of ``b``."""
@@ -173,17 +174,31 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every other arm against the baseline, at each stress value where both have runs of one framework."""
+        """Every other arm against the baseline, and the arms that claims compare.
+
+        At each stress value where both have runs of one framework on one task.
+        """
         baseline = self.in_force.baseline
-        if not baseline or self.undecided:
-            return ()
+        wanted: dict[tuple[str, str], None] = {}
+        if baseline and not self.undecided:
+            wanted = {(arm, baseline): None for arm in self.in_force.arms if arm != baseline}
+        for a, b in self.claimed:
+            if (b, a) not in wanted:
+                wanted[a, b] = None
         by_key = {cell.key: cell for cell in self.cells}
-        found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
+        found: dict[tuple[str, str, str], list[tuple[Cell, Cell]]] = {}
         for key, cell in by_key.items():
-            other = by_key.get(CellKey(key.framework, key.task, key.stress, baseline))
-            if key.arm != baseline and other:
-                found.setdefault((key.arm, key.stress), []).append((cell, other))
-        return tuple(Pair(arm, baseline, stress, tuple(cells), self) for (arm, stress), cells in found.items())
+            for b in (b for a, b in wanted if a == key.arm):
+                other = by_key.get(CellKey(key.framework, key.task, key.stress, b))
+                if other:
+                    found.setdefault((key.arm, b, key.stress), []).append((cell, other))
+        return tuple(Pair(a, b, stress, tuple(cells), self) for (a, b, stress), cells in found.items())
+
+    @cached_property
+    def claimed(self) -> tuple[tuple[str, str], ...]:
+        """The arms that claims compare: the better one, as claimed, first."""
+        expected = (claim.expect for claim in self.design.claims)
+        return tuple(dict.fromkeys((one.better, one.than) for one in expected if isinstance(one, Better)))
 
     @cached_property
     def _shown_tasks(self) -> Mapping[str, str]:

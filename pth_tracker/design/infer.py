@@ -61,6 +61,7 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
         baseline = _baseline(arms, readings)
         inferred.add("baseline")
 
+    _check_claims(declared, arms)
     metric, higher, at = _metric(vocabulary, declared, runs, readings, inferred, notes)
     replicate = tuple(declared.replicate)
     if not replicate:
@@ -263,6 +264,15 @@ def _undecided(
     )
 
 
+def _check_claims(design: Design, arms: Mapping[str, Sequence[str]]) -> None:
+    for place, claim in enumerate(design.claims):
+        unknown = next((arm for arm in claim.expect.named_arms if arm not in arms), None)
+        if unknown is not None:
+            key, known = f"claims.{place}.expect", _listed(list(arms)) if arms else "none"
+            message = f"the arm {unknown!r} is none of the arms {known}"
+            raise DesignError(message, path=design.source or None, key=key)
+
+
 def _baseline(arms: Mapping[str, Sequence[str]], readings: Mapping[str, Reading]) -> str:
     plain = [arm for arm, keys in arms.items() if all(readings[key].role("correction") == "none" for key in keys)]
     return plain[0] if len(plain) == 1 else min(arms)
@@ -280,6 +290,8 @@ def _metric(
         at = declared.metric.at
         shown = at if isinstance(at, str) else f"mean over {at.mean_over} updates"
         return declared.metric.key, declared.metric.higher_is_better, shown
+    if declared.benchmarks:
+        return f"mean of {', '.join(declared.benchmarks)}", True, "last"
     inferred.add("metric")
     holders: Counter[str] = Counter()
     preference: dict[str, int] = {}

@@ -10,9 +10,12 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pth_tracker.design.expectations import TAGS
 from pth_tracker.design.schema import ArmSelector, Design, Metric
 from pth_tracker.errors import DesignError
 
+_UNWRITTEN: Final = ("MeanOver", "literal['last','best']")
+"""Parts of an error's place that stand in no design file."""
 MAX_BYTES: Final = 1_000_000
 """The largest design file that is read."""
 
@@ -74,14 +77,13 @@ def _refuse_bombs(root: yaml.Node | None, path: Path) -> None:
 
 def _located(error: ValidationError, root: yaml.Node | None, path: Path) -> DesignError:
     # Of a choice between a word and a mapping, what is wrong within the mapping says more than that it is no word.
-    first = max(error.errors(), key=lambda one: "MeanOver" in one["loc"][:-1])
-    place = [
-        part for part in first["loc"] if not (isinstance(part, str) and part in ("MeanOver", "literal['last','best']"))
-    ]
+    # And a misspelt key is often a missing one too: what stands in the file is what helps.
+    first = max(error.errors(), key=lambda one: ("MeanOver" in one["loc"][:-1], one["type"] == "extra_forbidden"))
+    place = [part for part in first["loc"] if part not in _UNWRITTEN and part not in TAGS]
     line = _line(root, place)
     key = ".".join(str(part) for part in place)
     if first["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
+        known = _known_keys(first["loc"][:-1])
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here are {', '.join(known)}"
         return DesignError(f"unknown key; {hint}", path=path, line=line, key=key)
@@ -108,6 +110,8 @@ def _line(node: yaml.Node | None, place: Sequence[Any]) -> int | None:
 def _known_keys(place: Sequence[Any]) -> list[str]:
     model: Any = Design
     for part in place:
+        if part in TAGS:
+            model = TAGS[part]
         if isinstance(part, int) or not (isinstance(model, type) and issubclass(model, BaseModel)):
             continue
         model = _inner_model(model.model_fields[str(part)].annotation) if str(part) in model.model_fields else model

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from pth_tracker.design.expectations import Expectation
 from pth_tracker.expressions import ExpressionError, evaluate
 from pth_tracker.values import canonical_value
 
@@ -21,6 +22,16 @@ def _as_tuple(raw: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 """One name, or a list of them."""
+
+
+def _as_scales(raw: Any) -> Any:
+    if isinstance(raw, str | list | tuple):
+        return dict.fromkeys((raw,) if isinstance(raw, str) else raw, 1.0)
+    return raw
+
+
+Scales = Annotated[Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_as_scales)]
+"""Names with a positive scale each; a list of names has the scale 1."""
 
 
 class ArmSelector(_Strict):
@@ -93,8 +104,8 @@ class Batches(_Strict):
 class Claim(_Strict):
     """One sentence of the paper and what it means for the runs."""
 
-    text: str
-    expect: Mapping[str, Any]
+    text: str = Field(min_length=1)
+    expect: Expectation
 
 
 class Ignore(_Strict):
@@ -126,7 +137,8 @@ class Design(_Strict):
     replicate: Names = ()
     metric: Metric | None = None
     task: Names = ()
-    benchmarks: Names = ()
+    benchmarks: Scales = {}
+    """Several scores of one checkpoint, averaged into one: name to the scale that divides it (100 for per cent)."""
     stress: Stress | None = None
     age: Age | None = None
     batches: Batches = Batches()
@@ -143,4 +155,6 @@ class Design(_Strict):
     def _baseline_is_an_arm(self) -> Design:
         if self.baseline and self.arms and self.baseline not in self.arms:
             raise ValueError(f"baseline {self.baseline!r} is none of the arms {', '.join(self.arms)}")
+        if self.benchmarks and self.metric:
+            raise ValueError("metric and benchmarks both say what the score is: give one of them")
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +80,7 @@ class PromptTuples:
     keys: tuple[str, ...]
 
 
+@lru_cache(maxsize=1)
 def prompt_tuples(view: RunView) -> PromptTuples | None:
     """The run's prompt tuples; None where mean, max, min or the learner is missing."""
     used = [view.series(f"{BATCH_QUANTITIES[0]}_{name}") for name in ("mean", "max", "min")]
@@ -204,6 +206,7 @@ class RepeatedTuples:
     """The longest stretch of equal tuples through which the learner moves on, improbable or not, in updates."""
 
 
+@lru_cache(maxsize=1)
 def repeated_tuples(view: RunView) -> RepeatedTuples | None:
     """The repeats that the ordinary metrics show; None where they are not logged.
 

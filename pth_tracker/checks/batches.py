@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from pth_tracker.checks.batch_evidence import (
     REPEATS_THAT_FAIL,
     PromptTuples,
     RepeatedTuples,
-    batch_tuples,
     batches_per_epoch,
     common_distance,
     longest_stretch,
@@ -28,7 +28,7 @@ from pth_tracker.checks.subjects import RunView
 from pth_tracker.expressions import ExpressionError, evaluate
 from pth_tracker.model import STUCK_BATCH, Basis, Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import Floats
-from pth_tracker.stats.repeats import find_repeats, latest_equal, period
+from pth_tracker.stats.repeats import latest_equal, period
 from pth_tracker.vocabulary.canonicalise import Series
 from pth_tracker.vocabulary.functions import Lens
 
@@ -41,8 +41,8 @@ _BACK: Final = "the reused batches lie {} updates back, as in a further epoch or
 
 def batch_facts(view: RunView) -> Iterator[str]:
     """What the run's own series establish for stuck-batch."""
-    tuples = batch_tuples(view)
-    if tuples is not None and find_repeats(tuples.quantities).judged:
+    found = repeated_tuples(view)
+    if found is not None and found.repeats.judged:
         yield "batch_spread"
     prompts = prompt_tuples(view)
     if prompts is not None and (prompts.by_chance <= STILL_BY_CHANCE or foreign_period(view, prompts)):
@@ -233,6 +233,7 @@ def _prompts_alone(view: RunView) -> Iterator[Finding]:
         )
 
 
+@lru_cache(maxsize=1)
 def designed_ages(view: RunView) -> tuple[Series, Floats] | None:
     """The logged data age with the ``(n,)`` ages designed for its updates; None where either is missing.
 

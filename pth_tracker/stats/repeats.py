@@ -161,13 +161,16 @@ def _width(distinct: int) -> int:
 
 def _ties(column: Ints, stretch: Ints) -> Floats:
     """``(s, s)``: the share of equal labels among pairs of distinct updates, one of each stretch."""
-    labels = np.unique(column, return_inverse=True)[1].reshape(-1)
     size = np.bincount(stretch).astype(np.float64)
-    held = np.zeros((len(size), labels.max() + 1))
-    np.add.at(held, (stretch, labels), 1.0)
+    inverse, counts = np.unique(column, return_inverse=True, return_counts=True)[1:]
+    tied = counts >= 2  # most labels occur once and tie with none
+    place = (np.cumsum(tied) - 1)[inverse.reshape(-1)]
+    chosen = tied[inverse.reshape(-1)]
+    held = np.zeros((len(size), np.count_nonzero(tied)))
+    np.add.at(held, (stretch[chosen], place[chosen]), 1.0)
     equal = held @ held.T
+    np.fill_diagonal(equal, np.diag(equal) - held.sum(axis=1))
     pairs = np.outer(size, size)
-    np.fill_diagonal(equal, np.diag(equal) - size)
     np.fill_diagonal(pairs, np.maximum(size * (size - 1), 1))
     shares: Floats = equal / pairs
     return shares

@@ -28,12 +28,12 @@ from pth_tracker.vocabulary.load import load_vocabulary
 
 Number = TypeVar("Number", np.int64, np.float64)
 
-EXAMINE_VERSION: Final = 2
+EXAMINE_VERSION: Final = 3
 """Raised whenever examining the same history would yield something else: part of the cache's key."""
 BLOCK: Final = 8
 """Updates a block of hashes."""
 BLOCKS: Final = 128
-"""Blocks that are hashed one by one; all later ones have one hash together."""
+"""Blocks that are hashed one by one; all that follows has one hash together."""
 CURVE_POINTS: Final = 200
 SCORE_POINTS: Final = 2048
 WITNESS_POINTS: Final = 512
@@ -65,7 +65,7 @@ class Digest:
     estimator: str
     clip: str
     blocks: npt.NDArray[np.uint64]
-    """``(k,)`` hashes of blocks of 8 consecutive values; of more than 128 blocks, the last is of all the rest."""
+    """``(k,)`` hashes of up to 128 blocks of 8 consecutive values, and one of all the rest where there is any."""
     step: Ints
     """The curve's updates: at most 200, evenly thinned; all of the first 512 of a witness, of batch identities and of
     what depends on the learner's weights."""
@@ -75,7 +75,7 @@ class Digest:
     @property
     def single_blocks(self) -> npt.NDArray[np.uint64]:
         """The hashes of single blocks of 8 values, from the first on."""
-        return self.blocks[:BLOCKS]
+        return self.blocks[: min(BLOCKS, self.count // BLOCK)]
 
 
 @dataclass(frozen=True)
@@ -372,17 +372,14 @@ def _thin(array: npt.NDArray[Number], most: int) -> npt.NDArray[Number]:
 
 
 def block_hashes(values: Floats, decimals: int | None = None) -> npt.NDArray[np.uint64]:
-    """Hashes of consecutive blocks of 8 values, as printed with ``decimals``, else as float32.
-
-    After 128 blocks, one of all that remain.
-    """
-    blocks = len(values) // BLOCK
-    kept = values[: blocks * BLOCK]
-    coarse = np.round(kept, decimals) + 0.0 if decimals is not None else kept
+    """Hashes of up to 128 blocks of 8 values and one of the rest: as printed with ``decimals``, else as float32."""
+    coarse = np.round(values, decimals) if decimals is not None else values
     with np.errstate(over="ignore"):
-        rows = np.ascontiguousarray(coarse.astype(np.float32)).reshape(blocks, BLOCK)
-    pieces = [row.tobytes() for row in rows[:BLOCKS]] + ([rows[BLOCKS:].tobytes()] if blocks > BLOCKS else [])
-    digests = (hashlib.blake2b(piece, digest_size=8).digest() for piece in pieces)
+        stored = np.ascontiguousarray((coarse + 0.0).astype(np.float32))
+    blocks = min(BLOCKS, len(stored) // BLOCK)
+    pieces = [row.tobytes() for row in stored[: blocks * BLOCK].reshape(blocks, BLOCK)]
+    rest = stored[blocks * BLOCK :].tobytes()
+    digests = (hashlib.blake2b(piece, digest_size=8).digest() for piece in (*pieces, *([rest] if rest else [])))
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 

@@ -18,6 +18,8 @@ from pth_tracker.vocabulary.canonicalise import Reading
 SHOWN: Final = 6
 MAX_ARGUMENTS: Final = 2000
 """Arguments of one launch that are read at most."""
+MAX_LABEL: Final = 400
+"""Characters of a name, group or tag that are read at most."""
 MAX_NAMED: Final = 3
 """Fields of one last component above which a word of a name stands for none of them."""
 ROUNDING: Final = 0.01
@@ -188,7 +190,10 @@ _WORD: Final = re.compile(
     r"(?P<word>[A-Za-z][A-Za-z_]*?)(?P<joint>=|[-_])?(?P<number>(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?)"
     r"(?![A-Za-z0-9.]|_\d)"
 )
-_SETTING: Final = re.compile(r"(?<![\w.])(?P<key>[A-Za-z_][\w.]*)=(?P<value>[^\s,;=]{1,80})")
+_SETTING: Final = re.compile(
+    r"(?<![\w.])(?P<key>[A-Za-z_][\w.]*)="
+    r"(?P<value>[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![A-Za-z0-9.]|[-_]\d)|[^\s,;=]{1,80})"
+)
 
 
 @dataclass(frozen=True)
@@ -292,8 +297,8 @@ def judge_label_contradicts_config(view: RunView, met: frozenset[str]) -> Iterat
     found: dict[str, str] = {}
     for kind, texts in (("name", (view.run.name,)), ("group", (last.group,)), ("tag", last.tags)):
         for text in texts:
-            for named in named_values(text[:400]):
-                for key, value in contradicted(view.reading, named).items():
+            for named, fields in _contradictions(view.reading, text[:MAX_LABEL]):
+                for key, value in fields.items():
                     hidden = is_secret(key, view.reading.framework.secrets)
                     found.setdefault(key, f"the {kind} says {named.text}, {key} is {_show(hidden, value)}")
     if not found:
@@ -310,6 +315,16 @@ def judge_label_contradicts_config(view: RunView, met: frozenset[str]) -> Iterat
         blames=(view.run.key,),
         remedy="correct the name, or look for the override that was lost",
     )
+
+
+def _contradictions(reading: Reading, text: str) -> Iterator[tuple[Named, dict[str, Value]]]:
+    """What a label denies; a word that it gives several values (``lr1e-6-vs-lr2e-6``) only where all are denied."""
+    words: dict[str, list[tuple[Named, dict[str, Value]]]] = {}
+    for named in named_values(text):
+        words.setdefault(named.word.casefold(), []).append((named, contradicted(reading, named)))
+    for given in words.values():
+        if all(fields for _, fields in given):
+            yield given[0]
 
 
 def _show(hidden: bool, value: Value) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from pth_tracker.values import Value
@@ -25,9 +25,9 @@ def matches_any(key: str, globs: Iterable[str]) -> bool:
     return any(pattern(glob).match(key) if "*" in glob else key == glob for glob in globs)
 
 
-def _hits(globs: Iterable[str], keys: Iterable[str]) -> int:
-    held = list(keys)
-    return sum(1 for glob in globs if any(matches_any(key, (glob,)) for key in held))
+def _hits(globs: Iterable[str], keys: Collection[str]) -> int:
+    """How many of ``globs`` some key matches; ``keys`` is a set or mapping, where a plain name is looked up."""
+    return sum(1 for glob in globs if (any(map(pattern(glob).match, keys)) if "*" in glob else glob in keys))
 
 
 def _score(framework: Framework, config: Mapping[str, Value], metrics: frozenset[str]) -> tuple[int, int] | None:

@@ -22,6 +22,9 @@ from pth_tracker.errors import UsageError
 FACT_PREFIX = "harness/"
 """Under this prefix `pth_tracker.probes` logs quantities by their canonical names, in every framework."""
 
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader, in C where PyYAML was built with it: the files are read at the start of every command."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -204,7 +207,10 @@ class Vocabulary:
 def _read(path: Path | Any) -> tuple[Any, bytes]:
     raw: bytes = path.read_bytes()
     try:
-        return yaml.safe_load(raw), raw
+        try:
+            return yaml.load(raw, Loader=_Loader), raw
+        except yaml.YAMLError:
+            return yaml.safe_load(raw), raw  # which names the line more closely
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         line = f":{place.line + 1}" if place else ""

@@ -1,0 +1,204 @@
+"""How long checking verl's console logs takes: 200 MB in 40 files, as whole commands, against ``pth verl``.
+
+Two sets: *rollouts*, where each update also prints a sampled response, as verl does by default, and *metrics*, of step
+lines alone. The reading alone is timed on one core (one process that reads each file once, configuration and all,
+against what ``pth`` calls for one log), beside the floor of ``grep -c step:`` on the same files. All are timed in one
+run, one after another, on a warm page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import verl_logs
+
+FILES, BYTES = 40, 200 << 20
+QUICK_FILES, QUICK_BYTES = 4, 4 << 20
+WHOLE, PER_CORE, MEMORY_MB = 4.0, 3.5, 300
+ROUNDS = 3
+KEYS = tuple(verl_logs.metrics("0.7.1", 1))
+WORDS = "so the total is 48 / 2 = 24 clips and 48 + 24 = 72 therefore we have <<48+24=72>> #### answer".split()
+
+
+def write_log(path: Path, size: int, arm: str, seed: int, rollouts: bool) -> None:
+    """A log of about ``size`` bytes of verl 0.7.1; every metric has its own value at every update."""
+    draw = np.random.default_rng([seed, len(arm)])
+    rollout_is = "token" if arm == "tis" else None
+    changes: dict[str, Any] = {
+        "data__seed": seed,
+        "actor_rollout_ref__rollout__calculate_log_probs": True,
+        "trainer__experiment_name": path.stem,
+        "algorithm__rollout_correction": {"rollout_is": rollout_is, "rollout_is_threshold": 2.0},
+    }
+    log = verl_logs.make_log("0.7.1", 0, chatter=False, **changes)
+    head = verl_logs.prefix("TaskRunner", 4711, "new")
+    with path.open("w", encoding="utf-8") as file:
+        written = file.write(log.text())
+        step = 0
+        while written < size:
+            step += 1
+            values = draw.random(len(KEYS)).tolist()
+            metrics = " - ".join(f"{key}:{value!r}" for key, value in zip(KEYS, values))
+            lines = [f"{head}step:{step} - {metrics}\n"]
+            if rollouts:
+                words = draw.choice(WORDS, 250).tolist()
+                lines.append(f"{head}[response] {' '.join(words)}\n")
+                lines.append(f"Training Progress:  16%|█▌        | {step}/900 [04:25<21:45,  3.58s/it]\n")
+                lines.append("(WorkerDict pid=9001) INFO 01-10 21:41:02 executor.py:205] 3 blocks are in use\n")
+            written += file.write("".join(lines))
+
+
+def write_set(folder: Path, files: int, size: int, rollouts: bool) -> list[str]:
+    """The paths of a set of logs of two arms, the same seeds in each."""
+    folder.mkdir()
+    paths = []
+    for index in range(files):
+        arm = ("grpo", "tis")[index % 2]
+        path = folder / f"{arm}-{index // 2}.txt"
+        write_log(path, size // files, arm, index // 2, rollouts)
+        paths.append(str(path))
+    return paths
+
+
+def seconds_and_peak(command: Sequence[str], least: float = float("inf")) -> tuple[float, float]:
+    """The best wall-clock seconds of a whole command, and the most memory (MB) that all its processes held at once."""
+    peak = 0.0
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                peak = max(peak, memory_mb(process.pid))
+                time.sleep(0.02)
+        least = min(least, time.perf_counter() - start)
+        if process.returncode not in (0, 1):
+            raise RuntimeError(f"{command[:4]} ended with {process.returncode}")
+    return least, peak
+
+
+def memory_mb(pid: int) -> float:
+    """The proportional share of memory (MB) of a process and all its descendants now; 0 where it cannot be read."""
+    total, pending = 0.0, [pid]
+    while pending:
+        one = pending.pop()
+        try:
+            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) / 1024
+            for task in Path(f"/proc/{one}/task").iterdir():
+                pending += map(int, (task / "children").read_text().split())
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def cpu_seconds(read: Callable[[str], object], paths: Sequence[str]) -> float:
+    """The least processor seconds that reading all ``paths`` takes in this process, on one core."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = resource.getrusage(resource.RUSAGE_SELF)
+        for path in paths:
+            read(path)
+        end = resource.getrusage(resource.RUSAGE_SELF)
+        best = min(best, end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
+    return best
+
+
+def read_ours(path: str) -> None:
+    """One log, as the files adapter reads it."""
+    from pth_tracker_files import verl_log
+
+    (loaded,) = verl_log.load([Path(path)])
+    if not hasattr(loaded, "history"):
+        raise RuntimeError(f"{path} was not read")
+
+
+def read_theirs(path: str) -> None:
+    """One log, as ``pth`` reads it: configuration and metrics."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pth import verl as reference
+
+    if not (reference.read_config(path) and reference.read_metrics(path)):
+        raise RuntimeError(f"{path} was not read by pth")
+
+
+def measure(name: str, paths: list[str], folder: Path) -> list[dict[str, Any]]:
+    """One row for the whole commands, one for reading alone, one for the floor."""
+    arms = [f"--arm={arm}={folder}/{arm}-*.txt" for arm in ("grpo", "tis")]
+    options = [*arms, "--vary=algorithm.rollout_correction.rollout_is", "-q"]
+    ours, peak = seconds_and_peak([sys.executable, "-m", "pth_tracker", "verl", *options])
+    theirs, _ = seconds_and_peak([sys.executable, "-m", "pth", "verl", *options])
+    floor, _ = seconds_and_peak(["grep", "-c", "step:", *paths])
+    reading, reference = cpu_seconds(read_ours, paths), cpu_seconds(read_theirs, paths)
+    return [
+        {"what": f"{name}: whole command", "ours": ours, "theirs": theirs, "ratio": theirs / ours, "target": WHOLE,
+         "peak_mb": peak, "limit_mb": MEMORY_MB},
+        {"what": f"{name}: reading, one core", "ours": reading, "theirs": reference, "ratio": reference / reading,
+         "target": PER_CORE},
+        {"what": f"{name}: grep -c step:", "ours": floor},
+    ]  # fmt: skip
+
+
+def tensorboard_row(quick: bool) -> dict[str, Any]:
+    """Reading an event file against TensorBoard's own accumulator; only a note where that is not installed."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-not-found,unused-ignore]
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return {"what": "TensorBoard's EventAccumulator is not installed: not compared"}
+    from pth_tracker_files import tensorboard
+
+    with tempfile.TemporaryDirectory() as name:
+        writer = SummaryWriter(name)
+        for step in range(200 if quick else 20_000):
+            for key in ("a", "b", "c", "d", "e"):
+                writer.add_scalar(f"loss/{key}", step / 7, step)
+        writer.close()
+
+        def theirs(folder: str) -> None:
+            accumulator = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+            accumulator.Reload()
+            for tag in accumulator.Tags()["scalars"]:
+                accumulator.Scalars(tag)
+
+        reading = cpu_seconds(lambda folder: list(tensorboard.load([Path(folder)])), [name])
+        reference = cpu_seconds(theirs, [name])
+    return {"what": "TensorBoard", "ours": reading, "theirs": reference, "ratio": reference / reading}
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """One row a measurement: seconds of both sides and their ratio; ``quick`` takes a small set, for a smoke test."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    files, size = (QUICK_FILES, QUICK_BYTES) if quick else (FILES, BYTES)
+    rows: list[dict[str, Any]] = []
+    for name in ("rollouts", "metrics"):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / name
+            rows += measure(name, write_set(folder, files, size, name == "rollouts"), folder)
+    return [*rows, tensorboard_row(quick)]
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as a line of text."""
+    text = f"{row['what']:34}"
+    for key, form in (("ours", "{:8.2f} s"), ("theirs", "  pth {:7.2f} s"), ("ratio", "  {:5.1f}x")):
+        text += form.format(row[key]) if key in row else ""
+    text += f" (>= {row['target']}x)" if "target" in row else ""
+    return text + (f", peak {row['peak_mb']:.0f} MB (<= {row['limit_mb']})" if "peak_mb" in row else "")
+
+
+if __name__ == "__main__":
+    for line in map(shown, main(quick="--quick" in sys.argv)):
+        print(line)

@@ -29,8 +29,9 @@ def judge_score_not_comparable(pair: Pair, met: frozenset[str]) -> Iterator[Find
 
     Why it matters: a difference of scores that were measured differently is a difference of measurements.
 
-    How it decides: a failure where one arm logs the score under a name that the other does not have, or where the
-    score is a training reward that holds a penalty (KL in the reward) which differs between the arms. A warning where
+    How it decides: a failure where one arm logs the score under a name that the other does not have (arms that were
+    inferred have to train one known task), or where the score is a training reward that holds a penalty (KL in the
+    reward) which differs between the arms. A warning where
     evaluation files, samples, temperature, top-p, length limits or the reward function differ.
 
     Example: ``acc/mean@1`` in one arm and ``acc/mean@16`` in the other.
@@ -86,6 +87,8 @@ def _other_keys(pair: Pair) -> Iterator[str]:
         if not any(known.intersection(mangled(key)) for key in held[0]):
             yield f"{next(iter(held[0]))} in {pair.a}, {next(iter(held[1]))} in {pair.b}"
         return
+    if not pair.comparison.arms_declared and not any(task for cells in pair.cells for task in cells[0].key.task):
+        return  # guessed arms that nothing says to train one task may be two tasks
     for own, other, arms in ((0, 1, (pair.a, pair.b)), (1, 0, (pair.b, pair.a))):
         if not held[own] or held[other]:
             continue

@@ -17,6 +17,7 @@ from synthetic import (
     Values,
     audit_of,
     change,
+    clean_metrics,
     comparison,
     findings,
     labels,
@@ -148,6 +149,23 @@ def test_another_metric_key_in_one_arm_fails() -> None:
     found = only(report, SCORES)
     assert found.level is Level.FAIL and "mean@16" in found.title
     assert labels(report, found.blames) == ["tis-seed41", "tis-seed42", "tis-seed43"]
+
+
+def test_inferred_arms_without_a_known_task_may_be_two_tasks() -> None:
+    walker: dict[str, Values] = {"eval/walker_score": {step: 0.5 + step for step in range(0, 61, 5)}}
+    cheetah: dict[str, Values] = {"eval/cheetah_score": {step: 0.5 + step for step in range(0, 61, 5)}}
+    runs = [
+        make_run(f"{task}-seed{n}", config={}, metrics={**dict.fromkeys(_names()), **curve})
+        for task, curve in (("walker", walker), ("cheetah", cheetah))
+        for n in (1, 2)
+    ]
+    assert not findings(audit_of(runs, select=(SCORES,)), SCORES)
+    design = {"arms": {"a": {"name": "walker-*"}, "b": {"name": "cheetah-*"}}}
+    assert only(audit_of(runs, design, select=(SCORES,)), SCORES).level is Level.FAIL
+
+
+def _names() -> list[str]:
+    return list(clean_metrics("anyone", 1))
 
 
 def test_a_pattern_that_means_two_keys_fails() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from synthetic import (
     cut,
     findings,
     labels,
+    loud,
     make_run,
     not_judged,
     only,
@@ -38,6 +39,9 @@ from synthetic import (
     without_config,
     without_metrics,
 )
+
+if TYPE_CHECKING:
+    from conftest import DemoRuns
 
 SHARED, ONE, UNSTABLE, RESUMED = "shared-data-order", "one-data-order", "unstable-data-order", "resume-changes-run"
 PROMPTS = ("prompt_length/mean", "prompt_length/max", "prompt_length/min")
@@ -389,6 +393,22 @@ def test_a_restart_is_two_attempts_and_no_resume() -> None:
 
 
 # whole projects
+
+
+def test_the_demos_lost_seed_explains_its_shared_order(demo_runs: DemoRuns) -> None:
+    runs = []
+    for name, (config, history) in demo_runs.items():
+        if name.startswith(("tis-", "grpo-")):
+            logged = {key for metrics in history.values() for key in metrics}
+            series = {key: {step: m[key] for step, m in history.items() if key in m} for key in logged}
+            absent: dict[str, Values | None] = dict.fromkeys(clean_metrics("anyone", 1))
+            runs.append(make_run(name, config=config, metrics={**absent, **series}))
+    report = audit_of(runs)
+    found = only(report, SHARED)
+    assert found.because_of == "lost-seed" and {report.label(key)[:4] for key in found.blames} == {"tis-"}
+    counted = {rule for _, rule, _ in loud(report)}
+    assert {"idle-clip", "lost-seed"} <= counted
+    assert counted.isdisjoint({SHARED, ONE, UNSTABLE, RESUMED, "duplicate-run", "inert-treatment", "override-lost"})
 
 
 def test_a_clean_comparison_has_all_four_passed() -> None:

@@ -26,8 +26,11 @@ TABLE: Final = (
     "remedy",
     "explained_by",
     "ignored",
+    "links",
 )
 """Columns of the published findings table."""
+MAX_LINKS: Final = 10
+"""Pages of runs that one finding links to."""
 
 
 def wanted_marks(run: AuditedRun, audit: Audit, *, tags: bool) -> Marks:
@@ -137,12 +140,20 @@ def _publication(audit: Audit, files: Mapping[str, bytes]) -> Publication:
             finding.remedy,
             finding.because_of,
             finding.ignored,
+            _links(audit, finding.blames or finding.runs),
         )
         for finding in audit.findings
     )
     worst = next((level for level in Level if audit.by_level(level)), None)
     attributes = {"version": audit.version, "worst_level": str(worst) if worst else "none"}
     return Publication(audit.project, audit.audited_at, TABLE, rows, audit.counts, attributes, files)
+
+
+def _links(audit: Audit, keys: Sequence[str]) -> str:
+    """The pages of these runs, the first few, where the tracker has such pages."""
+    urls = [audit.runs[key].url for key in keys if key in audit.runs and audit.runs[key].url]
+    more = f" and {len(urls) - MAX_LINKS} more" if len(urls) > MAX_LINKS else ""
+    return " ".join(urls[:MAX_LINKS]) + more
 
 
 def remove_marks(tracker: Tracker, query: Query, *, dry_run: bool) -> WriteBack:

@@ -73,6 +73,12 @@ def test_marks_are_written_once_and_taken_away_again(
     kept = server.run(wandb_project, "pth-audit")
     (row,) = kept.rows
     assert (kept.job_type, kept.state, row["fail"], row["runs"]) == ("pth-audit", "finished", 1, 4)
+    table = next(item for item in server.store.artifacts if item.run is kept and item.kind == "run_table")
+    (content,) = table.files.values()
+    found = [dict(zip(json.loads(content)["columns"], cells)) for cells in json.loads(content)["data"]]
+    worst = next(one for one in found if one["rule"] == "idle-clip")
+    links = [f"{server.url}/team/{wandb_project}/runs/{stored[name].name}" for name in PPO]
+    assert (worst["level"], worst["blamed"], worst["links"]) == ("fail", ", ".join(PPO), " ".join(links))
 
     # What somebody has changed in the meantime is put right, then there is nothing left to do.
     assert audit(wandb_project) == ExitCode.CHECK_FAILED

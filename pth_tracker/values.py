@@ -56,6 +56,7 @@ _WORDS: Final[dict[str, Value]] = {
     "-Infinity": -math.inf,
 }
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9]\d{0,30})")
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]{1,16}(?=>)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d{1,4})?")
 
 
@@ -63,7 +64,8 @@ def canonical_value(raw: object, _depth: int = 0) -> Value:
     """The typed value that ``raw`` spells.
 
     Text is read as a Python or JSON scalar where all of it is one (``"None"``, ``"True"``, ``"1e-06"``), and as a
-    list or mapping where it is a bracketed literal. Everything else that is no plain value becomes its text.
+    list or mapping where it is a bracketed literal. Everything else that is no plain value becomes its text, an
+    object's without its place in memory (``<function f at 0x7f3a>``), which is another one at every launch.
     """
     if isinstance(raw, bool | np.bool_):
         return bool(raw)
@@ -85,7 +87,7 @@ def canonical_value(raw: object, _depth: int = 0) -> Value:
         return [canonical_value(item, _depth + 1) for item in raw]
     if isinstance(raw, np.ndarray):
         return [canonical_value(item, _depth + 1) for item in raw.tolist()]
-    return str(raw)
+    return _parse_text(str(raw), _depth)
 
 
 def _parse_text(text: str, depth: int) -> Value:
@@ -103,7 +105,7 @@ def _parse_text(text: str, depth: int) -> Value:
             return text
         if isinstance(literal, list | tuple | dict):
             return canonical_value(literal, depth + 1)
-    return text
+    return _ADDRESS.sub("", text) if bare[:1] + bare[-1:] == "<>" else text
 
 
 def unwrap_wandb(raw: Mapping[str, object]) -> dict[str, object]:

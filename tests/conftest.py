@@ -150,7 +150,7 @@ DemoRuns = dict[str, tuple[dict[str, Any], dict[int, dict[str, float]]]]
 
 
 def train_in_memory(*, repaired: bool) -> DemoRuns:
-    """The demo's six runs, trained and kept in memory."""
+    """The demo's runs, trained and kept in memory."""
     from pth_tracker.demo import MemorySink, run_demo
 
     sinks: list[MemorySink] = []
@@ -165,13 +165,13 @@ def train_in_memory(*, repaired: bool) -> DemoRuns:
 
 @pytest.fixture(scope="session")
 def demo_runs() -> DemoRuns:
-    """The demo as launched: an idle clip in arm grpo, a lost seed in arm tis, three labels each."""
+    """The demo as launched: idle clip (grpo), lost seed (tis), rogue normaliser (ppo-clip), stuck batch (replay)."""
     return train_in_memory(repaired=False)
 
 
 @pytest.fixture(scope="session")
 def repaired_demo_runs() -> DemoRuns:
-    """The demo with its harness mended: arms ppo-clip and tis, three data seeds each."""
+    """The demo with its harness mended: arms ppo-clip, tis and replay, three data seeds each."""
     return train_in_memory(repaired=True)
 
 

@@ -47,9 +47,9 @@ def demo(
 ) -> int:
     """Train a small comparison with bugs in it, and audit it.
 
-    Trains six small policies on this machine, in seconds, into an MLflow store in --folder; two of the four bugs are in
-    the harness that launches them. The audit finds them by name and marks the runs; the command ends with the
-    audit's exit status, 1.
+    Trains twelve small policies on this machine, in about a minute, into an MLflow store in --folder; all four bugs are
+    in the harness around them. The audit finds them by name and marks the runs; the command ends with the audit's
+    exit status, 1.
     """
     reporting = Reporting(tuple(output or ()), format, quiet, verbose, color, exit_zero=exit_zero)
     reporting.check()

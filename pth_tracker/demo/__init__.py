@@ -2,8 +2,9 @@
 
 A softmax policy learns digit transformations from a verifiable reward by GRPO, on a CPU, in about a second a run. The
 sampler's weights are refreshed only at every 16th update. As launched by default, the harness carries an Idle Clip
-(arm ``grpo``) and a Lost Seed (arm ``tis``); ``repaired=True`` trains the same comparison with both mended. The
-numbers come from the training: nothing is scripted.
+(arm ``grpo``), a Lost Seed (``tis``), a Rogue Normaliser (``ppo-clip``) and a Stuck Batch (``replay``);
+``repaired=True`` trains the same comparison with all four mended. The numbers come from the training: nothing is
+scripted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pth_tracker.demo.launch import DATA_SEEDS, Arm, demo_arms, experiment_name, launches
+from pth_tracker.demo.launch import DATA_SEEDS, Arm, demo_arms, experiment_name, launches, loss_of, source_of
 from pth_tracker.demo.metrics import ACCURACY
 from pth_tracker.demo.settings import read_settings, resolve
 from pth_tracker.demo.sinks import ConsoleSink, MemorySink, MlflowSink, Sink, WandbSink, embedded_store
@@ -62,12 +63,12 @@ def run_demo(
     """
     extra = dict(overrides or {}) | ({} if updates is None else {"trainer.total_training_steps": updates})
     chosen = tuple(demo_arms(repaired) if arms is None else arms)
-    configs = [resolve(each) for each in launches(chosen, tuple(seeds), repaired, extra)]
-    planned = [(config, read_settings(config)) for config in configs]
-    for config, settings in planned:
+    configs = [(arm, resolve(each)) for arm, each in launches(chosen, tuple(seeds), repaired, extra)]
+    planned = [(arm, config, read_settings(config)) for arm, config in configs]
+    for arm, config, settings in planned:
         begun = time.perf_counter()
-        accuracy = train(config, make_sink())
+        accuracy = train(config, make_sink(), source=source_of(arm, repaired), loss=loss_of(arm, repaired))
         if progress is not None:
             spent = time.perf_counter() - begun
             progress(f"{settings.name}: {settings.updates} updates in {spent:.1f} s, held-out accuracy {accuracy:.3f}")
-    return [settings.name for _, settings in planned]
+    return [settings.name for *_, settings in planned]

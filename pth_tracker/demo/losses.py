@@ -6,7 +6,8 @@ derivatives written out, so that what the demo logs under verl's names is what v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,10 @@ class Loss:
     slope: Floats
     """``(n, T)``, derivative in the learner's log-probability of each token; 0 outside the mask."""
     metrics: dict[str, float]
+
+
+PolicyLoss = Callable[[Floats, Floats, Floats, Bools, Floats | None, Settings], Loss]
+"""Of the signature of `ppo_clip`."""
 
 
 def masked_mean(values: Floats, mask: Bools) -> float:
@@ -152,3 +157,15 @@ def ppo_clip(
         "actor/pg_clipfrac_lower": masked_mean(dual.astype(np.float64), mask),
     }
     return Loss(float((loss * share).sum()), slope * share, metrics)
+
+
+def anchored_clip(
+    old: Floats, new: Floats, advantages: Floats, mask: Bools, weights: Floats | None, settings: Settings
+) -> Loss:
+    """The clipped loss as it was written anew for the variant that differs in its anchor alone.
+
+    The bug, as it was found in a real comparison: the tokens of a response are averaged over the response before the
+    batch is, whatever ``loss_agg_mode`` says. Every token weighs 1 / (n |o_i|), where the other arms' weigh
+    1 / (|o_1| + ... + |o_n|).
+    """
+    return ppo_clip(old, new, advantages, mask, weights, replace(settings, aggregation="seq-mean-token-mean"))

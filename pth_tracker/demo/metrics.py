@@ -15,6 +15,8 @@ Floats = npt.NDArray[np.float64]
 
 ACCURACY: Final = f"val-core/{SOURCE}/acc/mean@1"
 """The held-out accuracy's metric key."""
+DATA_AGE: Final = "training/off_policy/trajectory_staleness/mean"
+"""Updates made between a batch's sampling and its training, under verl 0.9's name; logged where a queue delays it."""
 
 
 def off_policy_metrics(train: Floats, rollout: Floats, mask: Bools) -> dict[str, float]:

@@ -41,6 +41,8 @@ class Rollouts:
     """``(n, T)``, true at the tokens of a response, its `EOS` included."""
     log_probs: Floats
     """``(n, T)``, nats, by the sampler at the time of sampling; 0 beyond the end."""
+    born: int
+    """Updates made when they were sampled."""
 
 
 def active_features(problems: Problems, position: Ints, previous: Ints) -> Ints:

@@ -136,6 +136,7 @@ class Settings:
     importance_normalise: bool = _key(f"{_CORRECTION}.rollout_is_batch_normalize")
     bypass: bool = _key(f"{_CORRECTION}.bypass_mode")
     sync_interval: int = _key("trainer.sync_interval", least=1)
+    replay_delay: int = _key("trainer.replay_delay", absent=0, least=0)
     test_freq: int = _key("trainer.test_freq", least=1)
     epochs: int = _key("trainer.total_epochs", least=1)
     max_updates: int | None = _key("trainer.total_training_steps", least=1)

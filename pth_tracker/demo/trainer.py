@@ -5,15 +5,16 @@ The weights that sample are the learner's as they were at the last multiple of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pth_tracker.demo import loss_check
 from pth_tracker.demo import metrics as measure
-from pth_tracker.demo.losses import Loss, group_advantages, importance_weights, masked_mean, ppo_clip
+from pth_tracker.demo.losses import PolicyLoss, group_advantages, importance_weights, masked_mean, ppo_clip
 from pth_tracker.demo.optimiser import Step, clip_gradient, learning_rate, make_optimiser
 from pth_tracker.demo.policy import (
     Rollouts,
@@ -24,23 +25,21 @@ from pth_tracker.demo.policy import (
     response_features,
     sample,
 )
+from pth_tracker.demo.replay import BatchSource, delayed
 from pth_tracker.demo.settings import Settings, read_settings
 from pth_tracker.demo.sinks import Sink
 from pth_tracker.demo.tasks import Ints, Problems, load_problems, reading_order, score
 
 Floats = npt.NDArray[np.float64]
-BatchSource = Callable[[Iterator[Rollouts]], Iterator[Rollouts]]
-"""What the learner trains on, drawn from the stream of fresh rollouts; a replay queue would sit here."""
-PolicyLoss = Callable[..., Loss]
-"""Of the signature of `pth_tracker.demo.losses.ppo_clip`."""
 
 
 @dataclass
 class _Policies:
-    """The two sets of weights, ``(FEATURES, VOCABULARY)`` each."""
+    """The two sets of weights, ``(FEATURES, VOCABULARY)`` each, and the number of updates made."""
 
     learner: Floats
     sampler: Floats
+    updates: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,13 @@ class _Batch:
     def rows(self, part: slice) -> _Batch:
         """The batch's responses in ``part``."""
         r = self.rollouts
-        cut = Rollouts(r.epoch, r.problems[part], r.responses[part], r.mask[part], r.log_probs[part])
+        cut = Rollouts(r.epoch, r.problems[part], r.responses[part], r.mask[part], r.log_probs[part], r.born)
         weights = None if self.weights is None else self.weights[part]
         return _Batch(cut, self.features[part], self.scores[part], self.advantages[part], self.old[part], weights)
 
 
-def fresh_only(stream: Iterator[Rollouts]) -> Iterator[Rollouts]:
-    """Every fresh batch once, in order: the batch source without any queue."""
-    return stream
-
-
 def train(
-    config: Mapping[str, Any], sink: Sink, *, source: BatchSource = fresh_only, loss: PolicyLoss = ppo_clip
+    config: Mapping[str, Any], sink: Sink, *, source: BatchSource = delayed, loss: PolicyLoss = ppo_clip
 ) -> float:
     """The final held-out accuracy of one run, trained as its resolved configuration says and logged to the sink.
 
@@ -89,13 +83,14 @@ def train(
     problems, held_out, _ = load_problems(settings.train_size, settings.val_size)
     policies = _Policies(base_weights(), base_weights())
     step = make_optimiser(settings)
-    batches = source(_fresh(policies, problems, settings))
+    batches = source(_fresh(policies, problems, settings), settings.replay_delay)
     sink.start(settings.name, config)
     try:
         evaluation = _evaluate(policies.learner, held_out, settings)
-        sink.log(0, evaluation)
+        sink.log(0, loss_check.check(loss, settings).metrics() | evaluation)
         for update in range(1, settings.updates + 1):
             logged = _update(policies, next(batches), step, update, settings, loss)
+            policies.updates = update
             if update % settings.sync_interval == 0:
                 policies.sampler = policies.learner
             if update % settings.test_freq == 0 or update == settings.updates:
@@ -116,7 +111,7 @@ def _fresh(policies: _Policies, problems: Problems, settings: Settings) -> Itera
     for epoch, indices in order:
         asked = problems[np.repeat(indices, settings.group_size)]
         drawn = sample(policies.sampler, asked, rng, settings.temperature, settings.max_response_length)
-        yield Rollouts(epoch, asked, *drawn)
+        yield Rollouts(epoch, asked, *drawn, born=policies.updates)
 
 
 def _evaluate(weights: Floats, held_out: Problems, settings: Settings) -> dict[str, float]:
@@ -160,6 +155,8 @@ def _update(
         how = next((reduce[word] for word in reduce if word in name), np.mean)
         logged[name] = float(how([of_step[name] for of_step in taken]))
     logged |= {"actor/lr": rate, "training/global_step": update, "training/epoch": rollouts.epoch}
+    if settings.replay_delay:
+        logged[measure.DATA_AGE] = policies.updates - rollouts.born
     limits = (settings.max_prompt_length, settings.max_response_length)
     return logged | measure.data_metrics(rollouts, batch.scores, batch.advantages, limits)
 

@@ -108,17 +108,38 @@ def check_loss(
     ours = evaluate(implemented, given, names)
     theirs = evaluate_equation(equation, given, names)
     relative = TOLERANCES.get(ours.dtype, 1e-6) if rtol is None else rtol
+    return compare_losses(ours, theirs, given, relative, atol, name)
+
+
+def compare_losses(
+    ours: Evaluation,
+    theirs: Evaluation,
+    inputs: Mapping[str, Any],
+    rtol: float = 1e-6,
+    atol: float | None = None,
+    name: str = "loss",
+) -> LossReport:
+    """The report of `check_loss` on two losses that have been evaluated, by whatever framework.
+
+    Args:
+        ours: Value and gradients of the loss as implemented.
+        theirs: Those of its equation, in the same inputs.
+        inputs: What both were evaluated on, tensors or NumPy arrays by the names of `random_batch`.
+        rtol: As for `check_loss`.
+        atol: As for `check_loss`.
+        name: What to call the loss in the report.
+    """
     report = LossReport(subject=f"{name} against its equation")
-    report.stats |= {"value_implemented": ours.value, "value_equation": theirs.value, "rtol": relative}
-    for key in names:
-        context = context_of(given, theirs.gradients[key], relative, atol)
+    report.stats |= {"value_implemented": ours.value, "value_equation": theirs.value, "rtol": rtol}
+    for key in theirs.gradients:
+        context = context_of(inputs, theirs.gradients[key], rtol, atol)
         found = compare_gradients(ours, theirs, key, context)
         report.diagnoses[key] = found
         report.stats |= {f"max_grad_diff[{key}]": found.max_difference, f"kind[{key}]": str(found.kind)}
         if found.factors is not None:
             report.stats |= {f"factor_min[{key}]": found.factors[0], f"factor_max[{key}]": found.factors[1]}
-    _judge(report, name, ours, theirs, relative, atol)
-    report.findings += _weak_input(name, given)
+    _judge(report, name, ours, theirs, rtol, atol)
+    report.findings += _weak_input(name, inputs)
     if ours.mutated:
         report.findings.append(_mutating(name, ours.mutated))
     return report
@@ -170,6 +191,8 @@ def context_of(inputs: Mapping[str, Any], gradient: Floats, rtol: float, atol: f
 
 def _numbers(inputs: Mapping[str, Any], key: str) -> Floats | None:
     value = inputs.get(key)
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64)
     if value is None or not hasattr(value, "detach"):
         return None
     array: Floats = value.detach().to("cpu").double().numpy()

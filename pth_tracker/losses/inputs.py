@@ -11,6 +11,8 @@ from pth_tracker.errors import UsageError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pth_tracker.runs import Floats
+
     Ints = npt.NDArray[np.int64]
 
 GRID: Final = 64
@@ -48,12 +50,22 @@ def random_batch(batch: int = 4, length: int = 12, seed: int = 0, dtype: Any = N
     from pth_tracker.losses.evaluate import import_torch
 
     torch = import_torch()
-    for name, value in (("batch", batch), ("length", length)):
-        if type(value) is not int or value < 1:
-            raise UsageError(f"random_batch needs a positive whole number as {name}, not {value!r}")
+    arrays = random_arrays(batch, length, seed)
     kind = torch.float64 if dtype is None else dtype
     if not (isinstance(kind, torch.dtype) and kind.is_floating_point):
         raise UsageError(f"random_batch needs a floating type of PyTorch as dtype, not {dtype!r}")
+    return {name: torch.from_numpy(values).to(kind) for name, values in arrays.items()}
+
+
+def random_arrays(batch: int = 4, length: int = 12, seed: int = 0) -> dict[str, Floats]:
+    """The input of `random_batch` as NumPy arrays, for losses that write out their gradients.
+
+    Raises:
+        UsageError: ``batch`` or ``length`` is no positive number.
+    """
+    for name, value in (("batch", batch), ("length", length)):
+        if type(value) is not int or value < 1:
+            raise UsageError(f"random_batch needs a positive whole number as {name}, not {value!r}")
     rng = np.random.default_rng(seed)
     signs = np.where(np.arange(batch) % 2 == 0, 1, -1)
     lengths = _lengths(rng, batch, length)
@@ -68,7 +80,7 @@ def random_batch(batch: int = 4, length: int = 12, seed: int = 0, dtype: Any = N
         "advantages": signs * rng.integers(20, 110, batch, endpoint=True),
         "mask": mask * GRID,
     }
-    return {name: torch.from_numpy(values / GRID).to(kind) for name, values in arrays.items()}
+    return {name: values / GRID for name, values in arrays.items()}
 
 
 def _lengths(rng: np.random.Generator, batch: int, length: int) -> Ints:

@@ -24,6 +24,9 @@ Capture = pytest.CaptureFixture[str]
 PROJECT = "rl-stale-demo"
 GRPO = [f"grpo-seed{seed}" for seed in demo.DATA_SEEDS]
 TIS = [f"tis-seed{seed}" for seed in demo.DATA_SEEDS]
+CLIP = [f"ppo-clip-seed{seed}" for seed in demo.DATA_SEEDS]
+REPLAY = [f"replay-seed{seed}" for seed in demo.DATA_SEEDS]
+SAID = "FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs, Stuck Batch on 3 runs, Rogue Normaliser on 3 runs "
 
 
 def uri(store: Path) -> str:
@@ -50,19 +53,24 @@ def digest(path: Path) -> str:
 def test_an_audit_names_the_bugs_marks_the_runs_and_ends_with_1(demo_store: Path, capsys: Capture) -> None:
     assert audit(demo_store, "-o", "report.json", "-o", "report.txt") == ExitCode.CHECK_FAILED
     captured = capsys.readouterr()
-    assert captured.out.startswith("FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs\n") and captured.err == ""
+    assert " ".join(captured.out.split()).startswith(SAID) and captured.err == ""
     assert "exit status 1: a check failed" in " ".join(captured.out.split())
     assert {name: (m.values["verdict"], m.values["rules"]) for name, m in marks(demo_store).items()} == {
         **dict.fromkeys(GRPO, ("fail", "idle-clip")),
         **dict.fromkeys(TIS, ("fail", "lost-seed")),
+        **dict.fromkeys(CLIP, ("fail", "rogue-normaliser")),
+        **dict.fromkeys(REPLAY, ("fail", "stuck-batch")),
     }
     data = json.loads(Path("report.json").read_text())
     schema = json.loads((files("pth_tracker.render") / "schema" / "audit_v1.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(data)
-    blamed = {finding["tag"]: finding["blames"] for finding in data["findings"] if finding["level"] == "fail"}
-    assert (sorted(blamed["Idle Clip"]), sorted(blamed["Lost Seed"])) == (GRPO, TIS)
-    assert data["exit"] == 1 and data["write_back"]["applied"] and len(data["write_back"]["planned"]) == 6
-    assert Path("report.txt").read_text().startswith("FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs\n")
+    loud = [one for one in data["findings"] if one["level"] != "info" and not one["because_of"]]
+    assert {one["tag"]: sorted(one["blames"]) for one in loud} == {
+        "Idle Clip": GRPO, "Lost Seed": TIS, "Stuck Batch": REPLAY, "Rogue Normaliser": CLIP
+    }  # fmt: skip
+    assert {one["level"] for one in loud} == {"fail"}
+    assert data["exit"] == 1 and data["write_back"]["applied"] and len(data["write_back"]["planned"]) == 12
+    assert " ".join(Path("report.txt").read_text().split()).startswith(SAID)
 
 
 def test_a_second_audit_has_nothing_to_write_and_untag_takes_all_away(demo_store: Path, capsys: Capture) -> None:
@@ -74,12 +82,12 @@ def test_a_second_audit_has_nothing_to_write_and_untag_takes_all_away(demo_store
     before = digest(demo_store)
     assert main([*untag, "--dry-run"]) == ExitCode.OK
     captured = capsys.readouterr()
-    assert captured.out == "Dry run: the marks of 6 runs would be removed.\n" and "unset verdict" in captured.err
+    assert captured.out == "Dry run: the marks of 12 runs would be removed.\n" and "unset verdict" in captured.err
     assert digest(demo_store) == before
     assert main(untag) == ExitCode.OK
     said = capsys.readouterr().out
-    assert said.startswith("Removed the marks of 6 runs;") and "'pth-audit'" in said and "stays" in said
-    assert list(marks(demo_store).values()) == [Marks()] * 6
+    assert said.startswith("Removed the marks of 12 runs;") and "'pth-audit'" in said and "stays" in said
+    assert list(marks(demo_store).values()) == [Marks()] * 12
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--no-write"])
@@ -91,8 +99,8 @@ def test_nothing_is_written_where_that_was_asked_for(option: str, demo_store: Pa
     write_back = json.loads(captured.out)["write_back"]
     assert write_back["applied"] is False
     if option == "--dry-run":
-        assert [edit["set"]["verdict"] for edit in write_back["planned"]] == ["fail"] * 6
-        assert captured.err.startswith("dry run, nothing is written: 6 planned edits:\n  grpo-seed43 (")
+        assert [edit["set"]["verdict"] for edit in write_back["planned"]] == ["fail"] * 12
+        assert captured.err.startswith("dry run, nothing is written: 12 planned edits:\n  grpo-seed43 (")
     else:
         assert write_back["planned"] == [] and write_back["refused"] == "--no-write was given" and captured.err == ""
 
@@ -100,7 +108,7 @@ def test_nothing_is_written_where_that_was_asked_for(option: str, demo_store: Pa
 def test_exit_zero_mutes_a_failed_check_only(demo_store: Path, capsys: Capture) -> None:
     assert audit(demo_store, "--exit-zero", "--no-write", "--format=json") == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
-    assert data["exit"] == 0 and data["counts"]["fail"] == 2
+    assert data["exit"] == 0 and data["counts"]["fail"] == 4
     assert main(["audit", "--project", "none", "--tracker", uri(demo_store), "--exit-zero"]) == ExitCode.USAGE
     assert audit(demo_store, "--exit-zero", "--since", "2100-01-01") == ExitCode.NOTHING
 
@@ -153,10 +161,10 @@ def test_console_logs_are_audited_by_their_paths(demo_runs: DemoRuns, tmp_path: 
         for step, metrics in history.items():
             sink.log(step, metrics)
         sink.finish()
-    for arguments in (["logs"], ["--tracker", "logs"], [f"logs/{name}.txt" for name in (*GRPO, *TIS)]):
+    for arguments in (["logs"], ["--tracker", "logs"], [f"logs/{name}.txt" for name in demo_runs]):
         assert main(["audit", *arguments]) == ExitCode.CHECK_FAILED
         text = capsys.readouterr().out
-        assert text.startswith("FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs\n")
+        assert " ".join(text.split()).startswith(SAID)
         assert "Nothing written: log files are only read" in text
 
 
@@ -234,7 +242,7 @@ def test_reports_are_attached_to_the_audit_run(demo_store: Path, monkeypatch: py
 
     monkeypatch.setattr(writeback, "write_back", write_back)
     audit(demo_store)
-    assert json.loads(attached["audit.json"])["counts"]["fail"] == 2
+    assert json.loads(attached["audit.json"])["counts"]["fail"] == 4
     assert attached["audit.txt"].startswith(b"FAILED: Idle Clip")
 
 
@@ -244,14 +252,14 @@ def test_the_demo_says_how_it_ended_and_how_to_repeat_it(
     monkeypatch.setattr(demo, "run_demo", partial(demo.run_demo, updates=40))
     assert main(["demo", "--folder", "a demo", "--console-log", "logs"]) == ExitCode.CHECK_FAILED
     captured = capsys.readouterr()
-    assert captured.out.startswith("FAILED: Idle Clip on 3 runs, Lost Seed on 3 runs\n")
+    assert " ".join(captured.out.split()).startswith(SAID)
     assert "The audit ended with exit status 1: a check failed." in captured.err
     repeat = next(line.strip() for line in captured.err.split("\n") if " audit --project " in line)
     assert repeat.endswith(f"pth-tracker audit --project {PROJECT} --tracker 'sqlite:///{tmp_path}/a demo/mlflow.db'")
     done = subprocess.run(repeat, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.CHECK_FAILED and "all marks are up to date" in done.stdout
-    assert sorted(path.stem for path in Path("logs").iterdir()) == sorted(GRPO + TIS)
-    assert len(marks(tmp_path / "a demo" / "mlflow.db")) == 6
+    assert sorted(path.stem for path in Path("logs").iterdir()) == sorted(GRPO + TIS + CLIP + REPLAY)
+    assert len(marks(tmp_path / "a demo" / "mlflow.db")) == 12
 
 
 def test_the_demo_refuses_what_cannot_work_before_it_trains(capsys: Capture) -> None:

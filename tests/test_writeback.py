@@ -190,6 +190,17 @@ def test_what_is_published() -> None:
     assert {"", "idle-clip", "lost-seed"} <= explained
 
 
+def test_findings_link_to_the_pages_of_the_first_runs() -> None:
+    runs = with_metrics(comparison({"grpo": ONE_STEP}, range(41, 53)), "grpo-*", idle())
+    runs = [run for one in runs for run in change([one], one.name, url=f"https://tracker.example.org/{one.name}")]
+    tracker = MemoryTracker(runs)
+    write_back(tracker, audit_of(tracker), dry_run=False)
+    (publication,) = tracker.publications
+    row = next(row for row in publication.rows if row[TABLE.index("rule")] == "idle-clip")
+    pages = " ".join(f"https://tracker.example.org/grpo-seed{seed}" for seed in range(41, 51))
+    assert row[TABLE.index("links")] == f"{pages} and 2 more"
+
+
 def test_a_clean_audit_publishes_that_nothing_is_wrong() -> None:
     tracker = MemoryTracker(without_metrics([make_run("a")], "*"))
     write_back(tracker, audit_of(tracker), dry_run=False)

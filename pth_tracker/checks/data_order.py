@@ -236,9 +236,9 @@ def judge_resume_changes_run(comparison: Comparison, met: frozenset[str]) -> Ite
     Why it matters: a run that went on with another schedule, or that read its first batches again, is no replicate of
     one that ran through; if it happened in some arms only, it is a difference between them.
 
-    How it decides: a field that is neither bookkeeping, derived nor soft differs between segments; or the learning
-    rate differs by more than 5% where segments overlap, or jumps at the boundary by more than 5% and 3 times the
-    changes in that direction next to it; or a segment's witness series repeat an earlier one's at another update (20 bits, 0.8 of
+    How it decides: a field that is neither bookkeeping, derived nor soft differs between segments; or the learning rate
+    differs by more than 5% where segments overlap, or jumps at the boundary by more than 5% and 3 times the changes in
+    that direction next to it; or a segment's witness series repeat an earlier one's at another update (20 bits, 0.8 of
     them; not where the data are read in the file's order, which repeats by itself). Histories that overlap from their
     start are a restart, and attempts of their own. A failure where only some of the arms are affected.
 

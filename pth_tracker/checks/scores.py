@@ -31,8 +31,8 @@ def judge_score_not_comparable(pair: Pair, met: frozenset[str]) -> Iterator[Find
 
     How it decides: a failure where one arm logs the score under a name that the other does not have (arms that were
     inferred have to train one known task), or where the score is a training reward that holds a penalty (KL in the
-    reward) which differs between the arms. A warning where
-    evaluation files, samples, temperature, top-p, length limits or the reward function differ.
+    reward) which differs between the arms. A warning where evaluation files, samples, temperature, top-p, length limits
+    or the reward function differ.
 
     Example: ``acc/mean@1`` in one arm and ``acc/mean@16`` in the other.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pth_tracker.checks import run_rules, stamp
+from pth_tracker.checks.claims import ClaimView
 from pth_tracker.design.comparison import Cell, Comparison, Member, Pair
 from pth_tracker.model import FACTS, Coverage, Finding, NotJudged, Outcome, Rule, Scope
 from pth_tracker.vocabulary.load import Vocabulary
@@ -30,6 +31,34 @@ def compare(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Compariso
     _judge_runs(rules, vocabulary, comparison, judged)
     _judge_wide(rules, vocabulary, comparison, judged)
     return judged
+
+
+def judge_claims(
+    rules: Sequence[Rule],
+    comparison: Comparison,
+    findings: Sequence[Finding],
+    coverage: Sequence[Coverage],
+) -> Iterator[tuple[Coverage, NotJudged | None, list[Finding]]]:
+    """What the rules of claims say of each claim of the design, given everything else as settled.
+
+    One entry a rule and claim: its coverage, why it could not be tested, and its findings as yet unsettled.
+    """
+    views = [ClaimView(claim, comparison, tuple(findings), tuple(coverage)) for claim in comparison.design.claims]
+    for rule in (rule for rule in rules if rule.scope is Scope.CLAIM):
+        judged = Judged()
+        if not views:
+            _not_judged(judged, rule, "project", ("claims",), FACTS["claims"], [m.key for m in comparison.members])
+            yield judged.coverage[0], judged.not_judged[0], []
+        for view in views:
+            lacking = rule.needs[0].missing(rule.facts(view))
+            if lacking:
+                missing = tuple("|".join(group) for group in lacking)
+                _not_judged(judged, rule, view.subject, missing, view.tested.why, view.concerned)
+                yield judged.coverage[-1], judged.not_judged[-1], []
+                continue
+            met = rule.needs[0].name
+            covered = Coverage(rule.slug, rule.check, view.subject, Outcome.PASSED, view.concerned, (met,))
+            yield covered, None, stamp(rule, rule.judge(view, frozenset({met})))
 
 
 def _judge_runs(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Comparison, judged: Judged) -> None:
@@ -68,7 +97,7 @@ def _judge_wide(rules: Sequence[Rule], vocabulary: Vocabulary, comparison: Compa
         Scope.PROJECT: [comparison],
     }
     for rule in rules:
-        if rule.scope is Scope.RUN:
+        if rule.scope in (Scope.RUN, Scope.CLAIM):
             continue
         if not subjects[rule.scope]:
             remedy = comparison.undecided or FACTS["comparable_pairs"]

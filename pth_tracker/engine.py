@@ -10,7 +10,7 @@ from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Final
 
-from pth_tracker.compare import compare
+from pth_tracker.compare import compare, judge_claims
 from pth_tracker.design.comparison import Comparison, Member
 from pth_tracker.design.expectations import OfQuantity
 from pth_tracker.design.infer import infer
@@ -191,6 +191,12 @@ def _settle(
     judged = compare(rules, vocabulary, comparison)
     labels = {member.key: member.run.label for member in comparison.members}
     findings = apply_policy(gather(judged.findings, comparison, labels, options.design), comparison, options.design)
+    coverage = _outcomes(judged.coverage, findings)
+    for entry, untested, claimed in judge_claims(rules, comparison, tuple(findings), tuple(coverage)):
+        settled = apply_policy(claimed, comparison, options.design)
+        findings += settled
+        coverage += _outcomes([entry], settled)
+        judged.not_judged += [untested] if untested else []
     findings.sort(key=lambda finding: (not finding.counts, finding.level.rank, finding.check, finding.rule))
     notes = [f"nothing is written back: {tracker.read_only}"] if tracker.read_only else []
     if comparison.undecided:
@@ -205,7 +211,7 @@ def _settle(
         audited_at=datetime.now(UTC),
         version=distribution_version("pth-tracker"),
         not_judged=judged.not_judged,
-        coverage=_outcomes(judged.coverage, findings),
+        coverage=coverage,
         runs={member.key: _audited(comparison, member, findings, judged.runs) for member in comparison.members},
         design=comparison.in_force,
         errors=errors,

@@ -75,6 +75,8 @@ class Scope(StrEnum):
     CELL = "cell"
     PAIR = "pair"
     PROJECT = "project"
+    CLAIM = "claim"
+    """A claim of the design, judged after all other rules are settled."""
 
 
 class Verdict(StrEnum):

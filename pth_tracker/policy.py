@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pth_tracker.checks import all_rules, find_rule
 from pth_tracker.design.comparison import Comparison
+from pth_tracker.design.expectations import NoFinding
 from pth_tracker.design.schema import Design
 from pth_tracker.errors import DesignError, UsageError
 from pth_tracker.model import Basis, Finding, Level, Rule
@@ -28,6 +29,9 @@ def selected_rules(design: Design | None, select: Sequence[str], ignore: Sequenc
         find_rule(slug)
     declared = [("rules.levels", slug) for slug in levels]
     declared += [(f"ignore.{place}.rule", entry.rule) for place, entry in enumerate(design.ignore if design else ())]
+    for place, claim in enumerate(design.claims if design else ()):
+        if isinstance(claim.expect, NoFinding):
+            declared += [(f"claims.{place}.expect.no_finding", slug) for slug in claim.expect.no_finding]
     for key, slug in declared:
         try:
             find_rule(slug)

@@ -9,6 +9,8 @@ from types import ModuleType
 
 from pth_tracker.checks import (
     batches,
+    budget,
+    claims,
     comparability,
     contradictions,
     data_order,
@@ -16,6 +18,7 @@ from pth_tracker.checks import (
     duplicates,
     loss,
     paired,
+    pairing,
     ratio,
     sampler,
     scores,
@@ -39,6 +42,9 @@ CHECKS: tuple[ModuleType, ...] = (
     loss,
     stability,
     paired,
+    pairing,
+    budget,
+    claims,
 )
 
 

@@ -53,12 +53,17 @@ def scan_clip_vs_kl(
         "updates": len(steps),
         "max_clip_fraction": float(acting.max()) if len(acting) else math.nan,
         "max_kl": float(kls.max()) if not np.isnan(kls).any() else math.inf,
-        "kl_growth": float(positive.max() / positive.min()) if len(positive) else math.nan,
+        "kl_growth": _ratio(float(positive.max()), float(positive.min())) if len(positive) else math.nan,
         "lagging_updates": int(far.sum()),
         "nonfinite_updates": len(kls) - len(finite),
     }
     _judge_scan(report, steps, acting, far, kl_tol, is_weighted)
     return report
+
+
+def _ratio(top: float, bottom: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float64(top) / bottom)
 
 
 def _judge_scan(

@@ -62,6 +62,18 @@ def test_a_stretch_in_which_one_quantity_has_no_spread_is_left_out() -> None:
     assert np.all(find_repeats([same, lengths, scores]).earlier == -1)
 
 
+def test_a_quantity_without_spread_from_within_a_stretch_is_left_out_to_the_update() -> None:
+    rng = np.random.default_rng(6)
+    prompts, lengths, scores = (rng.permutation(300) for _ in range(3))
+    lengths[100:], scores[100:] = 9, 1  # 100 is no multiple of 16
+    prompts[102] = prompts[101]
+    assert find_repeats([prompts, lengths, scores]).left_out == 200
+    lengths[100:107] = np.arange(1000, 1007)
+    # Seven updates in a row with one score are too few to tell.
+    found = find_repeats([prompts[:107], lengths[:107], scores[:107]])
+    assert found.left_out == 0 and found.judged
+
+
 def test_nothing_is_judged_where_a_quantity_never_varies() -> None:
     found = find_repeats([np.zeros(50, dtype=int), np.arange(50), np.arange(50)])
     assert not found.judged and found.left_out == 50

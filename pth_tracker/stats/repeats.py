@@ -21,6 +21,8 @@ from pth_tracker.stats.chance import REPEATS_BY_CHANCE, floored_tie_share, tie_s
 STRETCH: Final = 16
 """Distinct updates in a stretch within which ties are counted."""
 MOST_STRETCHES: Final = 64
+STILL: Final = 8
+"""Distinct updates in a row with one value of a quantity, which then has no spread there."""
 NO_SPREAD: Final = 0.9
 """Tie share of one quantity within a stretch from which it has no spread there."""
 LONGEST_PERIODIC: Final = 4096
@@ -120,26 +122,18 @@ def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_
     full = joint_labels(columns)
     n = len(full)
     nothing = np.full(n, -1, dtype=np.int64)
-    firsts = np.sort(np.unique(full, return_index=True)[1])
+    firsts = _with_spread(columns, np.sort(np.unique(full, return_index=True)[1]))
     if len(firsts) < 2:
         return Repeats(nothing, "none", math.inf, n)
-    stretch_of_first = np.minimum(
-        np.arange(len(firsts)) // _width(len(firsts)), max(len(firsts) // _width(len(firsts)) - 1, 0)
-    )
-    distinct = [column[firsts] for column in columns]
-    ties = [_ties(column, stretch_of_first) for column in distinct]
-    spread = np.all([np.diag(share) < NO_SPREAD for share in ties], axis=0)
-    kept_firsts = spread[stretch_of_first]
-    if np.count_nonzero(kept_firsts) < 2:
-        return Repeats(nothing, "none", math.inf, n)
-    chance = np.ones_like(ties[0])
-    for column, share in zip(distinct, ties):
-        own = column[kept_firsts]
-        chance *= np.maximum(share, floored_tie_share(tie_share(own), len(own)))
-    stretch = np.empty(full.max() + 1, dtype=np.int64)
-    stretch[full[firsts]] = stretch_of_first
+    stretches = _stretches(len(firsts))
+    chance = np.ones((stretches[-1] + 1, stretches[-1] + 1))
+    for column in columns:
+        own = column[firsts]
+        chance *= np.maximum(_ties(own, stretches), floored_tie_share(tie_share(own), len(own)))
+    stretch = np.full(full.max() + 1, -1, dtype=np.int64)
+    stretch[full[firsts]] = stretches
     where = stretch[full]
-    kept = spread[where]
+    kept = where >= 0
     counts = np.bincount(where[kept], minlength=len(chance)).astype(np.float64)
     pairs = np.outer(counts, counts) / 2
     np.fill_diagonal(pairs, counts * (counts - 1) / 2)
@@ -155,8 +149,30 @@ def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_
     return Repeats(nothing, "none", nearby, left_out)
 
 
-def _width(distinct: int) -> int:
-    return max(STRETCH, math.ceil(distinct / MOST_STRETCHES))
+def _with_spread(columns: Sequence[Ints], firsts: Ints) -> Ints:
+    """Those of the distinct updates ``firsts`` that lie where every quantity has spread.
+
+    A quantity has none through 8 distinct updates in a row with one value, nor in a stretch of 90% ties.
+    """
+    kept = np.ones(len(firsts), dtype=bool)
+    for column in columns:
+        edges = np.flatnonzero(np.diff(column[firsts], prepend=np.nan, append=np.nan) != 0)
+        lengths = np.diff(edges)
+        kept &= np.repeat(lengths, lengths) < STILL
+    firsts = firsts[kept]
+    if not len(firsts):
+        return firsts
+    stretches = _stretches(len(firsts))
+    spread = np.all([np.diag(_ties(column[firsts], stretches)) < NO_SPREAD for column in columns], axis=0)
+    varied: Ints = firsts[spread[stretches]]
+    return varied
+
+
+def _stretches(distinct: int) -> Ints:
+    """``(distinct,)``: the stretch of 16 or more in which each lies; the last may hold up to twice as many."""
+    width = max(STRETCH, math.ceil(distinct / MOST_STRETCHES))
+    numbers: Ints = np.minimum(np.arange(distinct) // width, max(distinct // width - 1, 0))
+    return numbers
 
 
 def _ties(column: Ints, stretch: Ints) -> Floats:

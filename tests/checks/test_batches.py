@@ -156,6 +156,16 @@ def test_responses_at_their_limit_for_180_updates_and_a_converged_policy_are_no_
     assert not stuck(rounded, decimals={key: 3 for key in rounded})
 
 
+@pytest.mark.parametrize("seed", [56, 283, 287, 343, 414, 567])
+def test_a_policy_that_collapses_within_a_stretch_is_no_repeat(seed: int) -> None:
+    # Few prompts, or prompts of few lengths, come again by chance once all responses are alike.
+    rng = np.random.default_rng([5, seed])
+    run = random_healthy(rng)
+    assert run.collapse is not None
+    metrics = run.sample(rng)
+    assert not stuck(metrics, decimals={key: 3 for key in metrics} if run.decimals else {})
+
+
 def test_scores_that_are_all_zero_leave_the_prompts_to_judge_by() -> None:
     metrics = healthy()
     for key in ("critic/score/mean", "critic/score/max", "critic/score/min"):

@@ -203,11 +203,16 @@ def _inferred_arms(
     groups: dict[Hashable, list[Run]] = {}
     for run in runs:
         values = frozenset((key, value_key(value)) for key, value in treatments[run.key].items())
-        # Without any configuration the name without its seed is all there is to go by.
-        own: Hashable = (run.framework, values) if run.config else (run.framework, _stem(run, labels))
-        groups.setdefault(own, []).append(run)
+        # Without any setting in the configuration the name without its seed is all there is to go by.
+        own: Hashable = values if _has_settings(readings[run.key], aside) else _stem(run, labels)
+        groups.setdefault((run.framework, own), []).append(run)
     names = _arm_names(list(groups.values()), labels, treatments)
     return {name: [run.key for run in members] for name, members in sorted(zip(names, groups.values()))}
+
+
+def _has_settings(reading: Reading, aside: set[str]) -> bool:
+    """Whether the configuration holds anything that could set one arm apart from another."""
+    return any(not _set_aside(reading, key, aside) for key in reading.run.config)
 
 
 def _stem(run: Run, labels: Mapping[str, SeedLabel]) -> str:
@@ -256,7 +261,7 @@ def _undecided(
     treatments = _treatments(runs, readings, aside)
     keys = {key for held in treatments.values() for key in held}
     differing = [key for key in sorted(keys) if _tells(key, list(treatments.values()))]
-    if len(differing) <= MAX_INFERRED_DIFFERENCES and any(run.config for run in runs):
+    if len(differing) <= MAX_INFERRED_DIFFERENCES and any(_has_settings(readings[run.key], aside) for run in runs):
         return ""
     return (
         f"no comparison recognised: {len(arms)} different settings, at most one of them with several runs; "

@@ -190,7 +190,10 @@ def _verdict(audit: Audit) -> tuple[str, str, str]:
         return "NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below"
     if warned:
         return "PASSED WITH WARNINGS", "WARN", _by_name(warned)
-    return "PASSED", "PASS", "no check failed or warned"
+    rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
+    open_ = {entry.rule for entry in audit.not_judged} - rules
+    rest = f"; {len(open_)} could not be judged" if open_ else ""
+    return "PASSED", "PASS", f"no check failed or warned, of {counted(len(rules), 'rule')} judged{rest}"
 
 
 def _by_name(findings: Iterable[Finding]) -> str:

@@ -208,6 +208,12 @@ def test_runs_without_configuration_are_told_apart_by_their_names() -> None:
     assert arms_of(report) == NAMED and report.design.replicate == ("the seed in the name",)
 
 
+def test_runs_whose_configuration_holds_no_setting_are_told_apart_by_their_names() -> None:
+    names = ("low-seed1", "low-seed2", "high-seed1", "high-seed2")
+    runs = [make_run(name, config={"trainer.experiment_name": name, "data.seed": int(name[-1])}) for name in names]
+    assert set(audit_of(runs).design.arms) == {"low", "high"}
+
+
 def test_two_frameworks_in_one_project_are_never_compared() -> None:
     other = [
         make_run(

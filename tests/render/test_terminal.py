@@ -114,7 +114,7 @@ def replace_chosen(audit: Audit) -> Audit:
 
 
 def test_verdicts_in_words() -> None:
-    assert format_audit(passed_audit()).startswith("PASSED: no check failed or warned\n")
+    assert format_audit(passed_audit()).startswith("PASSED: no check failed or warned, of 1 rule judged\n")
     assert format_audit(Audit()).startswith("NOT JUDGED: nothing could be judged")
     assert format_audit(passed_audit(), status=ExitCode.OK).endswith(
         "\n1 run: 0 failed; exit status 0: every judged check passed, or only warned\n"

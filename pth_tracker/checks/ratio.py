@@ -14,11 +14,14 @@ from pth_tracker.design.comparison import Pair, differing_keys, shown_values
 from pth_tracker.model import IDLE_CLIP, Basis, Finding, Level, Rule, Scope, branch
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Series
+from pth_tracker.vocabulary.load import FACT_PREFIX
 
 LEAST_UPDATES: Final = 20
 """Updates at which the clip fraction has to be 0, where the configuration does not make the ratio 1."""
 SAMPLER_QUANTITIES: Final = ("sampler_k3_kl", "sampler_kl", "sampler_abs_dlogp")
 """What can measure the sampler's lag in nats per token, the surest first."""
+PROBED_WEIGHT: Final = "is_weight_mean"
+"""Logged by a probe, it says that the loss is weighted; frameworks also log it where the weights are not applied."""
 
 
 def lag_declared(view: RunView) -> int | None:
@@ -54,7 +57,13 @@ def trained(view: RunView, series: Series) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 def corrected(view: RunView) -> bool:
-    """Whether an importance correction against the sampler is active, or pi_old is the sampler's."""
+    """Whether an importance correction against the sampler is active, or pi_old is the sampler's.
+
+    Told by the configuration, or by a probe that logged the weights of the loss.
+    """
+    weight = view.series(PROBED_WEIGHT)
+    if weight is not None and weight.key.startswith(FACT_PREFIX):
+        return True
     return view.role("correction") not in (MISSING, "none") or view.role("pi_old") == "sampler"
 
 
@@ -222,6 +231,7 @@ RULES: Final = (
         ),
         judge_idle_clip,
         explains=("ratio-one-by-construction", "clip-misses-lag", "sampler-diverged"),
+        reads=(PROBED_WEIGHT,),
     ),
     Rule(
         "clip-range-cannot-act",

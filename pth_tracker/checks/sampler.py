@@ -9,6 +9,7 @@ import numpy as np
 
 from pth_tracker import stats
 from pth_tracker.checks.ratio import (
+    PROBED_WEIGHT,
     SAMPLER_QUANTITIES,
     corrected,
     lag_declared,
@@ -279,6 +280,7 @@ RULES: Final = (
         Scope.RUN,
         (branch("measured", "clip_fraction", "testable_clip", "outside_sampler_range", "common_updates"),),
         judge_clip_misses_lag,
+        reads=(PROBED_WEIGHT,),
         facts=sampler_facts,
     ),
 )

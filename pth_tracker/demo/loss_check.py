@@ -81,7 +81,7 @@ def written_loss(inputs: Mapping[str, Floats], settings: Settings) -> Evaluation
         ]
         value += at[1] * weights[i, t] / divisor[i]
         slope[i, t] = (at[2] - at[0]) / (2 * STEP) * weights[i, t] / divisor[i]
-    return Evaluation(value, {"logp": slope}, frozenset({"logp"}), (), "float64")
+    return Evaluation(float(value), {"logp": slope}, frozenset({"logp"}), (), "float64")
 
 
 def check(loss: PolicyLoss, settings: Settings) -> LossReport:

@@ -94,3 +94,8 @@ def test_other_faults_fail_by_what_they_are(loss: Any, kind: Kind) -> None:
     report = check(loss, settings_of(correction))
     assert report.worst.kind is kind
     assert not report.ok and not any(finding.tag for finding in failed(report))
+
+
+@pytest.mark.parametrize("loss", [ppo_clip, anchored_clip])
+def test_what_is_logged_are_plain_numbers(loss: Any) -> None:
+    assert {type(value) for value in check(loss, settings_of()).metrics().values()} == {float}

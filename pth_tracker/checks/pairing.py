@@ -15,6 +15,7 @@ from pth_tracker.design.comparison import Comparison, Member, Pair, keys_of, sid
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import RunState
 from pth_tracker.values import value_key
+from pth_tracker.vocabulary.detect import find_keys
 
 PROGRESSED: Final = 0.9
 NAMED: Final = 6
@@ -99,6 +100,8 @@ def judge_runs_dropped(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
     the share of dropped replicates differs between the arms, or a run that came to its end was left out of one; a
     failure where that arm is one that a claim names. Runs that are still running are left aside.
 
+    An arm whose runs all log another metric lost none.
+
     Example: five ``ours`` runs were launched, the design's arm names three of them; of ``tis``, three of three.
 
     Remedy: count every run that came to its end, and run the lost seeds again in both arms.
@@ -110,7 +113,9 @@ def judge_runs_dropped(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
     tallies = {pair.a: tally(pair, True), pair.b: tally(pair, False)}
     shares = {arm: one.dropped / max(1, len({_unit(m) for m in one.launched})) for arm, one in tallies.items()}
     omitted = {arm: one.omitted for arm, one in tallies.items() if one.omitted}
-    if not omitted and math.isclose(shares[pair.a], shares[pair.b]):
+    if not omitted and (
+        math.isclose(shares[pair.a], shares[pair.b]) or any(_other_score(pair, one) for one in tallies.values())
+    ):
         return
     claimed = {arm for claim in pair.comparison.design.claims for arm in claim.expect.named_arms}
     worst = max(shares, key=lambda arm: shares[arm])
@@ -135,6 +140,13 @@ def judge_runs_dropped(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         arms=(pair.a, pair.b),
         remedy="count every run that came to its end, and run the lost seeds again",
     )
+
+
+def _other_score(pair: Pair, one: Tally) -> bool:
+    """Whether all runs of the arm logged metrics and none the one in force: their score is another, none is lost."""
+    metric = pair.comparison.in_force.metric
+    keys = [m.run.metric_keys for m in one.launched]
+    return bool(metric and keys) and all(held and not find_keys(metric, held) for held in keys)
 
 
 def _named(members: Sequence[Member]) -> str:

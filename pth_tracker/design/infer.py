@@ -15,7 +15,6 @@ from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run
 from pth_tracker.values import MISSING, Maybe, identity_text, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
-from pth_tracker.vocabulary.detect import find_keys
 from pth_tracker.vocabulary.load import Vocabulary
 
 SEED_IN_NAME: Final = "the seed in the name"
@@ -311,12 +310,6 @@ def _metric(
         others = _listed(best[1:], 4)
         notes.append(f"the metric could also be {others}; --metric decides")
     return best[0], True, "last"
-
-
-def metric_keys(comparison: Comparison, run: Run) -> tuple[str, ...]:
-    """The raw names under which ``run`` may hold the metric in force."""
-    key = comparison.in_force.metric
-    return find_keys(key, run.metric_keys) if key else ()
 
 
 def _replicate(readings: Iterable[Reading], labels: Mapping[str, SeedLabel]) -> tuple[str, ...]:

@@ -81,6 +81,11 @@ def test_the_same_share_dropped_in_both_arms_is_even() -> None:
     assert findings(audit_of(runs, DECLARED), "runs-dropped-unevenly") == []
 
 
+def test_an_arm_that_logs_another_score_lost_none() -> None:
+    runs = without_metrics(comparison(TWO, (1, 2, 3)), SCORE, glob="tis-*")
+    assert findings(audit_of(runs, DECLARED), "runs-dropped-unevenly") == []
+
+
 @pytest.mark.parametrize("by_claim", [False, True])
 def test_the_best_three_of_five(by_claim: bool) -> None:
     runs = comparison(TWO, (1, 2, 3, 4, 5))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-import pth  # type: ignore[import-untyped]
+import pth
 import pytest
 from scipy import stats as scipy_stats
 

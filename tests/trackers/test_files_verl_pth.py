@@ -14,7 +14,7 @@ from pth_tracker_files.sources import LoadedRun
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from pth import verl as reference  # type: ignore[import-untyped]
+    from pth import verl as reference
 
 
 def ours(path: Path) -> tuple[dict[int, dict[str, float]], dict[str, object]]:

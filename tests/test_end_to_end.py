@@ -150,7 +150,8 @@ def test_the_verdict_is_written_where_people_look_and_nothing_else(served: Mlflo
         (audit_run,) = mlflow.search_runs(
             experiment_names=[SERVED], filter_string=f"attributes.run_name = '{AUDIT_RUN_NAME}'", output_format="list"
         )
-        table = mlflow.load_table("pth/findings.json", run_ids=[audit_run.info.run_id])
+        # `mlflow.load_table` without its global choice of an experiment.
+        table = client.load_table(experiment.experiment_id, "pth/findings.json", run_ids=[audit_run.info.run_id])
     finally:
         mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
     assert len(table) == len(report.findings)

@@ -17,7 +17,8 @@ from pth_tracker.design.infer import infer
 from pth_tracker.design.schema import Design
 from pth_tracker.design.stitch import label, recognise, stitch
 from pth_tracker.errors import EXIT_PRIORITY, ExitCode, NothingSelected
-from pth_tracker.examine import CURVES, Examination, examine, units_of
+from pth_tracker.examine import CURVES, Examination, units_of
+from pth_tracker.forked import examine_forked
 from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outcome, Plan, Rule, Scope, Verdict
 from pth_tracker.policy import apply_policy, gather, selected_rules
 from pth_tracker.runs import Run, RunError, RunRef, SourceRun
@@ -119,7 +120,7 @@ def _examine_all(
     errors: list[RunError] = []
     units = units_of(runs, plan)
     for start in range(0, len(units), BATCH):
-        for result in examine(tracker, units[start : start + BATCH], plan):
+        for result in examine_forked(tracker, units[start : start + BATCH], plan):
             if isinstance(result, RunError):
                 errors.append(result)
             else:

@@ -19,7 +19,7 @@ import pth_tracker
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
-    "errors values runs tracker model expressions stats losses vocabulary design checks examine compare cache "
+    "errors values runs tracker model expressions stats losses vocabulary design checks examine forked compare cache "
     "writeback render policy engine nightly fingerprints series probes configurations results demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""

@@ -35,6 +35,8 @@ class FilesTracker:
     """
 
     has_tags = False
+    holds_histories = True
+    """Whether what was listed is in memory, so that forked processes inherit it."""
 
     def __init__(self, locations: Sequence[str]) -> None:
         self.address = Address("files", tuple(locations))

@@ -273,15 +273,16 @@ def items_from_scores(scores: npt.ArrayLike, *, decimals: int | None = None, lar
     if len(distinct) == 0:
         return None
     grid = np.arange(2, largest + 1, dtype=np.float64)
-    counts = grid[:, None] * distinct
-    off = np.abs(counts - np.rint(counts)).max(axis=1)
     tolerances = (4 * 2.0**-53, 2 * 2.0**-24) if decimals is None else (0.5 * 10.0**-decimals * (1 + 1e-9),)
     for tolerance in tolerances:
-        fits = np.flatnonzero(off <= tolerance * grid)
+        fits = grid
+        for score in distinct:
+            counts = fits * score
+            fits = fits[np.abs(counts - np.rint(counts)) <= tolerance * fits]
         if len(fits):
-            chance = np.minimum(1.0, 2 * tolerance * grid[: fits[0] + 1]) ** len(distinct)
+            chance = np.minimum(1.0, 2 * tolerance * grid[grid <= fits[0]]) ** len(distinct)
             if chance.sum() < 1e-3:
-                return int(grid[fits[0]])
+                return int(fits[0])
     return None
 
 

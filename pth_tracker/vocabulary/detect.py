@@ -22,6 +22,11 @@ def pattern(glob: str) -> re.Pattern[str]:
 
 def matches_any(key: str, globs: Iterable[str]) -> bool:
     """Whether ``key`` matches one of the patterns."""
+    return _matches(key, tuple(globs))
+
+
+@lru_cache(maxsize=1 << 16)  # the runs of a project have the same keys
+def _matches(key: str, globs: tuple[str, ...]) -> bool:
     return any(pattern(glob).match(key) if "*" in glob else key == glob for glob in globs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,14 @@ def train(run_name: str, uri: str, *, pi_old: str, weighted: bool = False, broke
 
 
 @pytest.fixture(scope="module")
-def loops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tracker, dict[str, list[str]]]]:
+def loops(demo_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tracker, dict[str, list[str]]]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("MLFLOW_"):
                 patch.delenv(name)
-        uri = f"sqlite:///{tmp_path_factory.mktemp('loops') / 'mlflow.db'}"
+        store = tmp_path_factory.mktemp("loops") / "mlflow.db"
+        shutil.copyfile(demo_template, store)  # a store with its tables, which MLflow takes seconds to make
+        uri = f"sqlite:///{store}"
         prints = {
             "idle": train("idle", uri, pi_old="learner"),
             "weighted": train("weighted", uri, pi_old="learner", weighted=True),

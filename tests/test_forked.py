@@ -1,0 +1,83 @@
+"""Examining in forked processes yields what examining in one does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import verl_logs
+from pth_tracker import forked
+from pth_tracker.design.stitch import stitch
+from pth_tracker.examine import Examination, Unit, examine, units_of
+from pth_tracker.model import Plan
+from pth_tracker.runs import RunError
+from pth_tracker.tracker import Query, Tracker, load_adapter
+from pth_tracker.vocabulary.load import load_vocabulary
+
+RUNS = 11
+PLAN = Plan(rules=("idle-clip", "stuck-batch"), quantities=("clip_fraction", "sampler_k3_kl", "lr"))
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tracker, list[Unit]]:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    for index in range(RUNS):
+        verl_logs.make_log("0.7.1", 12, seed=index).write(tmp_path / f"run-{index}.txt")
+    (tmp_path / "run-3.txt").chmod(0)
+    tracker = load_adapter("files").open_tracker([str(tmp_path)])
+    return tracker, units_of(stitch(load_vocabulary(), tracker.runs(Query())), PLAN)
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as something that can be compared, arrays included."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return repr(value) if isinstance(value, float) else value
+
+
+def by_run(results: list[Examination | RunError]) -> dict[str, Any]:
+    return {one.ref.run_id if isinstance(one, RunError) else one.run_key: plain(one) for one in results}
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+def test_the_results_are_those_of_one_process(opened: tuple[Tracker, list[Unit]]) -> None:
+    tracker, units = opened
+    alone = by_run(list(examine(tracker, units, PLAN)))
+    assert len(alone) == len(units) >= RUNS - 1
+    assert by_run(list(forked.examine_forked(tracker, units, PLAN))) == alone
+
+
+def test_it_stays_in_one_process_where_forking_is_not_safe_or_not_worth_it(
+    opened: tuple[Tracker, list[Unit]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker, units = opened
+    expected = by_run(list(examine(tracker, units, PLAN)))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    few = units[: forked.LEAST_UNITS - 1]
+    assert len(list(forked.examine_forked(tracker, few, PLAN))) == len(few)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert by_run(list(forked.examine_forked(tracker, units, PLAN))) == expected
+    finally:
+        stop.set()
+        thread.join()
+    monkeypatch.setattr(type(tracker), "holds_histories", False)
+    assert by_run(list(forked.examine_forked(tracker, units, PLAN))) == expected

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from pth_tracker.values import MISSING, Maybe, Value, show_value
 
-
 MAX_NUMBER: Final = 1e15
 """No setting that is counted with is larger; beyond it, numbers are taken as not given."""
 

@@ -75,7 +75,9 @@ def train(run_name: str, uri: str, *, pi_old: str, weighted: bool = False, broke
 
 
 @pytest.fixture(scope="module")
-def loops(demo_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tracker, dict[str, list[str]]]]:
+def loops(
+    demo_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Tracker, dict[str, list[str]]]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("MLFLOW_"):

@@ -265,8 +265,8 @@ def adapter_for(location: str) -> str:
         if load_adapter(candidate).recognises(location):
             return candidate
     raise UsageError(
-        f"nothing here reads {location!r}: give an MLflow address (sqlite:///..., http://...), a W&B address "
-        "(wandb, https://...), or an existing file or folder"
+        f"nothing here reads {without_credentials(location)!r}: give an MLflow address (sqlite:///..., "
+        "http://...), a W&B address (wandb, https://...), or an existing file or folder"
     )
 
 
@@ -282,7 +282,7 @@ def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
     if locations:
         names = {location: adapter_for(location) for location in locations}
         if len(set(names.values())) > 1:
-            listed = ", ".join(f"{location} ({name})" for location, name in names.items())
+            listed = ", ".join(f"{without_credentials(location)} ({name})" for location, name in names.items())
             raise UsageError(f"one audit reads one kind of tracker, these are several: {listed}; audit them one by one")
         name = next(iter(names.values()))
         bare = [location.removeprefix(f"{name}:") for location in locations]

@@ -214,18 +214,26 @@ def identity_text(value: Maybe) -> str:
     """All of a value as text by which runs are told apart: equal for numbers that are equal, nothing left out."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return show_value(value, MAX_LITERAL)
+    return _cut(value if isinstance(value, str) else repr(value), MAX_LITERAL) if value is not MISSING else "(absent)"
 
 
 def show_value(value: Maybe, limit: int = 60) -> str:
-    """A value as short text for a person: ``(absent)`` where missing, text bare, the middle of long text left out."""
-    text = "(absent)" if value is MISSING else value if isinstance(value, str) else repr(value)
+    """A value as short text for a person: ``(absent)`` where missing, text bare, the middle of long text left out.
+
+    Secrets within it are redacted: values of secret keys of a mapping, passwords in addresses.
+    """
+    plain = "(absent)" if value is MISSING else without_secrets(value)
+    return _cut(plain if isinstance(plain, str) else repr(plain), limit)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-(limit // 2 - 3) :]}"
 
 
 _SECRET: Final = re.compile(
     r"(?:^|[./-])(?:\w*(?:api|access|private|secret|wandb|hf|auth)[_-]?key(?:_id)?|\w*secret\w*|\w*passw(?:or)?d\w*"
-    r"|wandb[./]key|(?:\w+_)?(?:auth|access|api|hf|hub|bearer|refresh|wandb|github|gh)[_-]?token|token|credentials?)$",
+    r"|wandb[./]key|(?:\w+_)?(?:auth|access|api|hf|hub|bearer|refresh|session|wandb|github|gh|gitlab|slack)"
+    r"[_-]?token|token|credentials?|authorization|(?:openai|anthropic)[_-]?key|passphrase|\w*webhook(?:_url)?)$",
     re.IGNORECASE,
 )
 REDACTED: Final = "(redacted)"
@@ -234,6 +242,18 @@ REDACTED: Final = "(redacted)"
 def is_secret(key: str, extra: Iterable[str] = ()) -> bool:
     """Whether the value of ``key`` must never be shown; ``extra`` are dotted keys a vocabulary names as secret."""
     return bool(_SECRET.search(key)) or key in set(extra)
+
+
+_PASSWORD: Final = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
+
+
+def without_secrets(value: Value) -> Value:
+    """``value`` without the secrets within it: values of secret keys, and passwords in addresses."""
+    if isinstance(value, dict):
+        return {key: REDACTED if is_secret(key) else without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item) for item in value]
+    return _PASSWORD.sub(rf"\1:{REDACTED}@", value) if isinstance(value, str) else value
 
 
 def to_json_value(value: Any) -> Any:

@@ -48,6 +48,30 @@ def test_the_built_in_adapters_import_no_sdk() -> None:
         tracker.adapter_for("gopher://x")
 
 
+@pytest.mark.parametrize(
+    "locations",
+    [
+        ["oracle://u:hunter2@h/db"],
+        ["postgresql://u:hunter2@h/db", "postgresql://u:hunter2@h2/db"],
+        ["postgresql://u:hunter2@h/db", "wandb"],
+        ["https://u:hunter2@wandb.ai"],
+        ["https://u:hunter2@wandb.ai", "https://wandb.example.org"],
+    ],
+)
+def test_an_address_that_cannot_be_used_is_named_without_its_password(locations: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        tracker.find_tracker("p", locations)
+    assert "hunter2" not in str(caught.value) and "u@" in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["https://tracking.example.org", "https://tracking.example.org/my-team/"])
+def test_the_users_own_wandb_server_is_no_mlflow_server(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "https://tracking.example.org")
+    assert tracker.adapter_for(location) == "wandb"
+    assert tracker.adapter_for("https://tracking.example.org.uk") == "mlflow"
+    assert tracker.adapter_for("https://tracking.example.org:5000") == "mlflow"
+
+
 class Manifest:
     """An adapter of a third party."""
 

@@ -252,6 +252,14 @@ def test_values_are_shown_short() -> None:
         "client_secret",
         "credentials",
         "wandb_token",
+        "aws_session_token",
+        "slack_token",
+        "gitlab_token",
+        "openai_key",
+        "headers.Authorization",
+        "passphrase",
+        "slack_webhook",
+        "SLACK_WEBHOOK_URL",
     ],
 )
 def test_secrets(key: str) -> None:
@@ -281,6 +289,19 @@ def test_secrets(key: str) -> None:
 )
 def test_no_secrets(key: str) -> None:
     assert not is_secret(key) and not is_secret(f"trainer.{key}")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([{"api_key": "sk-1", "name": "judge"}], "[{'api_key': '(redacted)', 'name': 'judge'}]"),
+        ({"a": {"hf_token": "hf-1"}}, "{'a': {'hf_token': '(redacted)'}}"),
+        ("postgresql://u:pass@h/db", "postgresql://u:(redacted)@h/db"),
+        (["redis://:pass@h:1/0", "http://h:80/a@b"], "['redis://:(redacted)@h:1/0', 'http://h:80/a@b']"),
+    ],
+)
+def test_shown_values_hold_no_secrets_within(value: Any, shown: str) -> None:
+    assert show_value(value, 200) == shown
 
 
 def test_vocabularies_name_further_secrets() -> None:

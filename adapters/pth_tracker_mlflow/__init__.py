@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from pth_tracker.errors import UsageError
-from pth_tracker.tracker import Candidate
+from pth_tracker.tracker import Candidate, without_credentials
 
 if TYPE_CHECKING:
     from pth_tracker.tracker import Tracker
@@ -40,6 +40,9 @@ def recognises(location: str) -> bool:
     kind = kind_of(location)
     if kind == "http":
         host = (urlsplit(location).hostname or "").lower()
+        other = os.environ.get("WANDB_BASE_URL", "").rstrip("/")
+        if other and f"{location.rstrip('/')}/".startswith(f"{other}/"):
+            return False  # the user's own W&B server, whatever its name
         return bool(host) and not any(foreign in host for foreign in _FOREIGN_HOSTS)
     return kind == "sql" or ("://" not in location and is_store_file(Path(location)))
 
@@ -84,7 +87,8 @@ def open_tracker(locations: Sequence[str]) -> Tracker:
         TrackerError: it cannot be reached or read.
     """
     if len(locations) != 1:
-        raise UsageError(f"one audit reads one MLflow address, these are {len(locations)}: {', '.join(locations)}")
+        named = ", ".join(map(without_credentials, locations))
+        raise UsageError(f"one audit reads one MLflow address, these are {len(locations)}: {named}")
     from pth_tracker_mlflow.address import parse
 
     store = parse(locations[0])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from pth_tracker.errors import AdapterUnavailable, TrackerError, UsageError
-from pth_tracker.tracker import Candidate
+from pth_tracker.tracker import Candidate, without_credentials
 from pth_tracker_wandb.credentials import KNOWN_SERVERS, configured_base_url, has_netrc_entry, looks_like_entity
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def open_tracker(locations: Sequence[str]) -> Tracker:
         raise UsageError("no W&B address was given: name `wandb`, a server's https:// address or a run folder")
     servers = [location for location in locations if _is_server(location)]
     if servers and len(locations) > 1:
-        named = f"{', '.join(locations)}{_folder_hint(servers)}"
+        named = f"{', '.join(map(without_credentials, locations))}{_folder_hint(servers)}"
         raise UsageError(f"one audit reads one W&B server, these are several locations: {named}")
     try:
         if servers:

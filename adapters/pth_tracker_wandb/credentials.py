@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pth_tracker.errors import UsageError
+from pth_tracker.tracker import without_credentials
 
 KNOWN_SERVERS: Final = ("https://api.wandb.ai", "https://api.forge.coreweave.com")
 """The public service's addresses; which one the SDK uses by default depends on its release."""
@@ -56,8 +57,8 @@ def parse_location(location: str) -> ServerAddress:
     parts = urlsplit(bare)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
         raise UsageError(
-            f"{location!r} is no W&B address: write `wandb`, `wandb:ENTITY` or https://HOST, and the API key into "
-            "WANDB_API_KEY"
+            f"{without_credentials(location)!r} is no W&B address: write `wandb`, `wandb:ENTITY` or https://HOST, and "
+            "the API key into WANDB_API_KEY"
         )
     base = configured_base_url()
     if not (base and (bare == base or bare.startswith(f"{base}/"))):

@@ -13,7 +13,7 @@ from pth_tracker.design.schema import ArmSelector, Design
 from pth_tracker.errors import DesignError
 from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run
-from pth_tracker.values import MISSING, Maybe, identity_text, same_value, show_value, value_key
+from pth_tracker.values import MISSING, REDACTED, Maybe, identity_text, is_secret, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.load import Vocabulary
 
@@ -235,13 +235,17 @@ def _arm_names(
         elif len(own_groups) == 1 and tracker_group and group_holders[tracker_group] == 1:
             name = tracker_group
         else:
-            shown = [f"{key.rsplit('.', 1)[-1]}={show_value(fields.get(key, MISSING), 24)}" for key in telling[:3]]
+            shown = [f"{key.rsplit('.', 1)[-1]}={_shown(key, fields.get(key, MISSING))}" for key in telling[:3]]
             name = ", ".join(shown) or group[0].name or group[0].key
         names.append(name)
     return [
         name if names.count(name) == 1 else f"{name} #{names[:place].count(name) + 1}"
         for place, name in enumerate(names)
     ]
+
+
+def _shown(key: str, value: Maybe) -> str:
+    return REDACTED if value is not MISSING and is_secret(key) else show_value(value, 24)
 
 
 def _tells(key: str, values: Sequence[Mapping[str, Maybe]]) -> bool:

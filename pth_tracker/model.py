@@ -157,6 +157,7 @@ FACTS: Final[Mapping[str, str]] = {
     "score": "name the metric with --metric",
     "exact_zeros": "log the clip fraction at full precision: this release prints three decimals",
     "testable_clip": "nothing: the loss in use has no clip whose fraction could be tested for zero",
+    "enough_updates": "train on: a clip that never acts is told from 20 updates, where nothing makes the ratio 1",
     "seed_label": "put the seed into the run's name, or the data seed into its configuration",
     "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
     "declared_vary": "name the field that is meant to vary with --vary or in a design file",

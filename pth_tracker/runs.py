@@ -246,10 +246,14 @@ class Run:
 
     @cached_property
     def config(self) -> Mapping[str, Value]:
-        """The resolved configuration: dotted keys, canonical values; an absent key is missing, None is a value."""
+        """The resolved configuration: dotted keys, canonical values; an absent key is missing, None is a value.
+
+        A part that broke off before it logged anything has no say in it.
+        """
         merged: dict[str, Value] = {}
         for part in self.parts:
-            merged.update(canonical_config(part.config))
+            if part is self.last or part.metric_keys != frozenset():
+                merged.update(canonical_config(part.config))
         return MappingProxyType(merged)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pth_tracker import stats
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.design.comparison import Pair, differing_keys, shown_values
 from pth_tracker.model import IDLE_CLIP, Basis, Finding, Level, Rule, Scope, branch
+from pth_tracker.runs import Floats
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Series
 from pth_tracker.vocabulary.load import FACT_PREFIX
@@ -67,6 +68,20 @@ def corrected(view: RunView) -> bool:
     return view.role("correction") not in (MISSING, "none") or view.role("pi_old") == "sampler"
 
 
+def _clip_values(view: RunView, clip: Series) -> Floats:
+    """The ``(k,)`` finite clip fractions of the updates that moved the policy."""
+    return clip.values[trained(view, clip) & np.isfinite(clip.values)]
+
+
+def _clip_facts(view: RunView) -> tuple[str, ...]:
+    clip = view.series("clip_fraction")
+    if clip is None:
+        return ("enough_updates",)  # that none is logged is what is missing
+    moving = _clip_values(view, clip)
+    enough = len(moving) >= (1 if view.role("ratio_is_one") is True else LEAST_UPDATES)
+    return ("enough_updates",) if enough or np.any(moving != 0) or corrected(view) else ()
+
+
 def _cause(view: RunView, one: bool) -> str:
     if view.role("correction") is MISSING:
         return "The configuration does not tell whether the loss corrects for it: find out where pi_old comes from."
@@ -104,7 +119,7 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     clip = view.series("clip_fraction")
     if clip is None or corrected(view):
         return
-    moving = clip.values[trained(view, clip)]
+    moving = _clip_values(view, clip)
     one = view.role("ratio_is_one") is True
     if len(moving) < (1 if one else LEAST_UPDATES) or np.any(moving != 0) or not clip.exact_zeros:
         return
@@ -219,6 +234,7 @@ def judge_clip_range(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         )
 
 
+_NEEDED: Final = ("clip_fraction", "exact_zeros", "testable_clip", "enough_updates")
 RULES: Final = (
     Rule(
         "idle-clip",
@@ -226,12 +242,13 @@ RULES: Final = (
         Level.FAIL,
         Scope.RUN,
         (
-            branch("measured", "clip_fraction", "exact_zeros", "testable_clip", SAMPLER_QUANTITIES),
-            branch("declared", "clip_fraction", "exact_zeros", "testable_clip", "staleness", "updates_per_batch"),
+            branch("measured", *_NEEDED, SAMPLER_QUANTITIES),
+            branch("declared", *_NEEDED, "staleness", "updates_per_batch"),
         ),
         judge_idle_clip,
         explains=("ratio-one-by-construction", "clip-misses-lag", "sampler-diverged"),
         reads=(PROBED_WEIGHT,),
+        facts=_clip_facts,
     ),
     Rule(
         "clip-range-cannot-act",

@@ -66,6 +66,19 @@ def test_it_is_found_without_the_configuration_once_twenty_updates_show_it() -> 
         report = audit_of([run])
         assert report.runs[run.key].framework == "verl"
         assert len(findings(report, "idle-clip")) == expected, updates
+        assert outcomes(report, "idle-clip") == ({"failed"} if expected else {"not judged"}), updates
+        assert [one.missing for one in not_judged(report, "idle-clip")] == [("enough_updates",)] * (1 - expected)
+
+
+def test_few_updates_are_enough_where_the_clip_acted_or_the_loss_is_corrected() -> None:
+    for settings, clip in (({f"{ACTOR}.ppo_mini_batch_size": 16}, [0.0] * 9 + [0.1]), (ARMS["tis"], 0.0)):
+        report = audit_of([one(settings, updates=10, metrics=idle(**{CLIP: clip, K3: sawtooth(5, 2.0, 10)}))])
+        assert outcomes(report, "idle-clip") == {"passed"}
+
+
+def test_a_clip_fraction_that_is_no_number_is_no_sign_that_the_clip_acted() -> None:
+    report = audit_of([one(metrics=idle(**{CLIP: [0.0] * 59 + [math.nan]}))])
+    assert only(report, "idle-clip").evidence["updates"] == 59
 
 
 @pytest.mark.parametrize("clip", [[0.0] * 59 + [1e-9], [1e-4] + [0.0] * 59])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +12,11 @@ from pth_tracker.model import Audit
 from pth_tracker.runs import Run, RunState
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import (
+    ABSENT,
     ACTOR,
     ARMS,
     CORRECTION,
+    ONE_STEP,
     SCORE,
     START,
     FakeRun,
@@ -23,6 +26,7 @@ from synthetic import (
     comparison,
     cut,
     findings,
+    idle,
     loud,
     make_run,
     unreadable,
@@ -352,3 +356,21 @@ def test_labels_are_unique() -> None:
     assert runs(("a", "abcdef1"), ("a", "abcdeg1")) == ["a (abcdef)", "a (abcdeg)"]
     assert runs(("", "x1"), ("", "x2")) == ["x1", "x2"]
     assert len(set(runs(("a", "1"), ("a", "12"), ("a", "123456789")))) == 3
+
+
+def test_the_name_of_an_arm_shows_no_secret() -> None:
+    runs = [
+        make_run(f"job{number}", {"env.OPENAI_API_KEY": f"sk-{arm}", f"{ACTOR}.optim.lr": float(arm)}, seed)
+        for number, (arm, seed) in enumerate([(1, 41), (1, 42), (2, 41), (2, 42)])
+    ]
+    report = audit_of(runs)
+    assert list(report.design.arms) == ["lr=1.0, OPENAI_API_KEY=(redacted)", "lr=2.0, OPENAI_API_KEY=(redacted)"]
+
+
+def test_an_attempt_that_broke_off_before_it_logged_anything_configures_nothing() -> None:
+    settings = {f"{CORRECTION}.rollout_is": ABSENT}
+    again = make_run("a-seed43", {**ONE_STEP, **settings}, 43, number=2, metrics=idle())
+    broken = make_run("a-seed43", {**ONE_STEP, **ARMS["tis"]}, 43, number=1, state=RunState.CRASHED)
+    empty = replace(broken, points={}, source=replace(broken.source, metric_keys=frozenset(), last_step=None))
+    report = audit_of([empty, again])
+    assert len(report.runs) == 1 and [one.rule for one in report.by_level("fail")] == ["idle-clip"]

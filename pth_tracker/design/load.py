@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -167,8 +168,8 @@ def with_command_line(
         changes["metric"] = old.model_copy(update={"key": metric}) if old else Metric(key=metric)
     base = design or Design()
     if kl_tolerance is not None:
-        if not kl_tolerance > 0:
-            raise DesignError(f"the KL tolerance has to be above 0 and is {kl_tolerance}")
+        if not 0 < kl_tolerance < math.inf:
+            raise DesignError(f"the KL tolerance has to be above 0, finite, and is {kl_tolerance}")
         changes["rules"] = base.rules.model_copy(update={"kl_tolerance": kl_tolerance})
     changes["source"] = f"{base.source} and the command line" if base.source else "command line"
     return base.model_copy(update=changes)

@@ -122,7 +122,7 @@ class Ignore(_Strict):
 class RuleSettings(_Strict):
     """Thresholds and levels."""
 
-    kl_tolerance: float = Field(default=0.05, gt=0)
+    kl_tolerance: float = Field(default=0.05, gt=0, allow_inf_nan=False)
     """Nats per token above which the sampler counts as lagging."""
     levels: Mapping[str, Literal["fail", "warn", "info", "off"]] = {}
     """Rule to the level it is given instead of its own."""
@@ -142,7 +142,7 @@ class Design(_Strict):
     stress: Stress | None = None
     age: Age | None = None
     batches: Batches = Batches()
-    tie_margin: float | None = Field(default=None, gt=0)
+    tie_margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """In the metric's unit."""
     pairing: Literal["required", "sensible"] = "sensible"
     claims: tuple[Claim, ...] = ()

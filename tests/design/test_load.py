@@ -52,6 +52,8 @@ def test_a_whole_design(tmp_path: Path) -> None:
         ("arms:\n  a: {}\n", 2, "arms.a", "an arm needs a name"),
         ("arms: {a: {name: x}}\nbaseline: b\n", 1, "", "baseline 'b' is none of the arms a"),
         ("tie_margin: -1\n", 1, "tie_margin", "greater than 0"),
+        ("tie_margin: .inf\n", 1, "tie_margin", "finite"),
+        ("rules:\n  kl_tolerance: .inf\n", 2, "rules.kl_tolerance", "finite"),
         ("rules:\n  kl_tolerance: 0\n", 2, "rules.kl_tolerance", "greater than 0"),
         ("rules:\n  levels:\n    idle-clip: loud\n", 3, "rules.levels.idle-clip", "'fail', 'warn', 'info' or 'off'"),
         ("ignore:\n  - rule: idle-clip\n", 2, "ignore.0.reason", "required"),
@@ -118,6 +120,7 @@ def test_arms_of_the_command_line_that_are_none(spec: str) -> None:
         with_command_line(None, arms=[spec])
 
 
-def test_a_tolerance_that_is_none() -> None:
+@pytest.mark.parametrize("tolerance", [0, -1, float("inf"), float("nan")])
+def test_a_tolerance_that_is_none(tolerance: float) -> None:
     with pytest.raises(DesignError, match="above 0"):
-        with_command_line(None, kl_tolerance=0)
+        with_command_line(None, kl_tolerance=tolerance)

@@ -35,10 +35,10 @@ demo: $(VENV)/.installed ## Train the demo with its bugs, audit it, and check th
 	fi
 
 test: $(VENV)/.installed-test ## Run the tests that are not slow
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/.installed-test ## Run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test ## Check style and types
 	$(BIN)/ruff check .

@@ -217,6 +217,7 @@ def _settle(
         design=comparison.in_force,
         errors=errors,
         notes=notes,
+        partial="--select or --ignore left rules out" if options.select or options.ignore else "",
     )
 
 
@@ -241,8 +242,9 @@ def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list
 def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding], judged: set[str]) -> AuditedRun:
     blaming = [finding for finding in findings if finding.counts and member.key in finding.blames]
     levels = {finding.level for finding in blaming}
-    # A run whose history could not be read never passes, whatever its configuration alone let a rule say.
-    verdict = Verdict.PASS if member.key in judged and member.result else Verdict.NOT_JUDGED
+    # A run whose history could not be read, or is empty, never passes, whatever its configuration let a rule say.
+    seen = member.result is not None and member.result.last_update is not None
+    verdict = Verdict.PASS if member.key in judged and seen else Verdict.NOT_JUDGED
     if Level.FAIL in levels:
         verdict = Verdict.FAIL
     elif Level.WARN in levels:

@@ -157,6 +157,7 @@ FACTS: Final[Mapping[str, str]] = {
     "score": "name the metric with --metric",
     "exact_zeros": "log the clip fraction at full precision: this release prints three decimals",
     "testable_clip": "nothing: the loss in use has no clip whose fraction could be tested for zero",
+    "lag_values": "train on: lag is told from 3 values of the sampler's KL",
     "enough_updates": "train on: a clip that never acts is told from 20 updates, where nothing makes the ratio 1",
     "seed_label": "put the seed into the run's name, or the data seed into its configuration",
     "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
@@ -433,6 +434,8 @@ class Audit(Report):
     notes: list[str] = field(default_factory=list)
     """What concerns the whole audit: a store that can only be read, files that nothing recognised."""
     write_back: WriteBack | None = None
+    partial: str = ""
+    """Why only some of the rules were judged, so that the verdicts on runs are not written; ``""``: all were."""
 
     @property
     def counts(self) -> dict[str, int]:

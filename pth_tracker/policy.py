@@ -111,7 +111,7 @@ def _ignored(finding: Finding, comparison: Comparison, design: Design | None) ->
         if entry.rule != finding.rule or not set(finding.arms) <= set(entry.arms or finding.arms):
             continue
         runs = [comparison.by_key[key].run for key in finding.blames or finding.runs if key in comparison.by_key]
-        if entry.runs and not all(_matches(run, entry.runs) for run in runs):
+        if entry.runs and not (runs and all(_matches(run, entry.runs) for run in runs)):
             continue
         if entry.arms and not finding.arms:
             continue
@@ -127,8 +127,8 @@ def _explained(finding: Finding, findings: Sequence[Finding], comparison: Compar
     explains = {rule.slug: rule.explains for rule in all_rules()}
     kind = finding.evidence.get("kind", "")
     for other in findings:
-        if other is finding or not other.counts or not other.blames:
-            continue
+        if other is finding or not other.counts or not other.blames or other.level.rank > finding.level.rank:
+            continue  # a warning explains no failure away
         named = explains.get(other.rule, ())
         if (finding.rule in named or f"{finding.rule}:{kind}" in named) and _covers(other, finding, comparison):
             return other.rule

@@ -76,6 +76,8 @@ def write_back(tracker: Tracker, audit: Audit, *, dry_run: bool, files: Mapping[
     """
     if tracker.read_only:
         return WriteBack(refused=tracker.read_only)
+    if audit.partial:
+        return WriteBack(refused=f"a run's marks speak for all rules, and {audit.partial}")
     refs = [ref for run in audit.runs.values() for ref in run.parts]
     edits = plan_edits(audit, tracker.marks(refs), tags=tracker.has_tags)
     if dry_run:

@@ -157,6 +157,8 @@ def test_aborted_and_empty_runs_are_listed_with_the_reason() -> None:
     why = {run.name: run.why_not for run in report.runs.values()}
     assert why["ppo-seed44"] == "it stopped at update 53 (the median of its arm is 60)"
     assert why["ppo-seed45"] == "" and why["ppo-seed46"] == "it logged nothing"  # 54 is 90% of 60
+    verdicts = {run.name: str(run.verdict) for run in report.runs.values()}
+    assert verdicts["ppo-seed46"] == "not-judged" and verdicts["ppo-seed45"] == "pass"
 
 
 def test_notes_of_the_adapter_reach_the_report() -> None:

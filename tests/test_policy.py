@@ -138,7 +138,7 @@ def test_an_ignored_finding_is_shown_with_its_reason_and_not_counted() -> None:
     assert exit_code(report) == ExitCode.OK
 
 
-@pytest.mark.parametrize("reason", [None, "", "ok"])
+@pytest.mark.parametrize("reason", [None, "", "ok", "     "])
 def test_a_reason_is_required(reason: str | None) -> None:
     entry = {"rule": "idle-clip"} | ({} if reason is None else {"reason": reason})
     with pytest.raises(ValidationError):
@@ -211,6 +211,14 @@ def test_what_is_ignored_or_only_information_explains_nothing() -> None:
     assert only(ignored, "no-common-seed").because_of == ""
     informed = audit_of(runs, {"rules": {"levels": {"lost-seed": "info"}}})
     assert only(informed, "no-common-seed").because_of == ""
+
+
+def test_a_warning_explains_no_failure_away() -> None:
+    runs = with_config(comparison(TWO, SEEDS), "tis-*", {"data.seed": None})
+    design = {"pairing": "required", "arms": {"ppo": {"name": "ppo-*"}, "tis": {"name": "tis-*"}}, "baseline": "ppo"}
+    assert only(audit_of(runs, design), "no-common-seed").because_of == "lost-seed"
+    lowered = audit_of(runs, {**design, "rules": {"levels": {"lost-seed": "warn"}}})
+    assert only(lowered, "no-common-seed").because_of == "" and not lowered.ok
 
 
 def explained(kind: str, blames: tuple[str, ...], runs: tuple[str, ...]) -> str:

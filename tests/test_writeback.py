@@ -57,6 +57,16 @@ def test_every_run_gets_its_verdict_and_only_suspicious_ones_get_tags() -> None:
         assert report.audited_at and held.values["audited_at"] == report.audited_at.isoformat(timespec="seconds")
 
 
+@pytest.mark.parametrize("narrowed", [{"select": ("sampler-mismatch",)}, {"ignore": ("idle-clip",)}])
+def test_a_part_of_the_rules_never_overwrites_the_verdict_of_all(narrowed: dict[str, Any]) -> None:
+    tracker = MemoryTracker(spoilt())
+    write_back(tracker, audit_of(tracker), dry_run=False)
+    before = dict(tracker.held)
+    written = write_back(tracker, audit_of(tracker, **narrowed), dry_run=False)
+    assert "--select or --ignore" in written.refused and written.planned == ()
+    assert tracker.held == before
+
+
 def test_trackers_without_tags_get_none() -> None:
     tracker = MemoryTracker(spoilt(), has_tags=False)
     write_back(tracker, audit_of(tracker), dry_run=False)

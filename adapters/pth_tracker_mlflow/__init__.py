@@ -76,6 +76,9 @@ def candidates() -> Iterable[Candidate]:
         from pth_tracker_mlflow.address import parse
 
         yield Candidate(parse(configured).public, "MLFLOW_TRACKING_URI is set", 1)
+    elif configured:
+        # Opening it says what is wrong with it; passing over it would audit another tracker than the one configured.
+        yield Candidate(without_credentials(configured), "MLFLOW_TRACKING_URI is set", 1)
 
 
 def open_tracker(locations: Sequence[str]) -> Tracker:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pth_tracker.design.comparison import Cell, Comparison, Member, Pair, differing_keys, shown_values
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
-from pth_tracker.values import MISSING, all_same, is_secret, same_value, value_key
+from pth_tracker.values import MISSING, is_secret, same_value, value_key
 
 FEW_FIELDS: Final = 3
 """Inferred arms of single runs are compared only where they differ in at most so many fields."""
@@ -23,7 +23,8 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
 
     Why it matters: a treatment that never reached the code makes two arms one, and their difference noise.
 
-    How it decides: the field has one value, or is absent, in all runs of all arms.
+    How it decides: the field has one value, or is absent, in all runs of all arms; or it has several, and the same
+    ones in every arm (the stress and task keys apart, which are crossed with the arms by design).
 
     Example: ``--vary algorithm.rollout_correction.rollout_is`` where all runs resolve to null.
 
@@ -35,12 +36,15 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
     """
     members = [member for group in comparison.arms.values() for member in group if member.run.config]
     treated = tuple(member.key for member in members if member.arm != comparison.in_force.baseline)
+    arms = {member.arm for member in members}
     for key in comparison.in_force.vary:
-        values = [member.run.get(key) for member in members]
-        if not all_same(values):
+        values = {value_key(member.run.get(key)): member.run.get(key) for member in members}
+        held = {frozenset(value_key(member.run.get(key)) for member in members if member.arm == arm) for arm in arms}
+        crossed = key in comparison.in_force.task or key == comparison.stress_key
+        if len(held) > 1 or (crossed and len(values) > 1):
             continue
-        absent = values[0] is MISSING
-        state = "is in no run's configuration" if absent else f"is {shown_values(members, key)} in every arm"
+        absent = list(values.values()) == [MISSING]
+        state = "is in no run's configuration" if absent else f"is {shown_field(key, members)} in every arm"
         yield Finding(
             2,
             Level.FAIL,

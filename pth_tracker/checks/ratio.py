@@ -19,6 +19,8 @@ from pth_tracker.vocabulary.load import FACT_PREFIX
 
 LEAST_UPDATES: Final = 20
 """Updates at which the clip fraction has to be 0, where the configuration does not make the ratio 1."""
+LEAST_LAG_VALUES: Final = 3
+"""Values of the sampler's KL from which lag can be told: so many have to lie above the tolerance."""
 SAMPLER_QUANTITIES: Final = ("sampler_k3_kl", "sampler_kl", "sampler_abs_dlogp")
 """What can measure the sampler's lag in nats per token, the surest first."""
 PROBED_WEIGHT: Final = "is_weight_mean"
@@ -73,13 +75,15 @@ def _clip_values(view: RunView, clip: Series) -> Floats:
     return clip.values[trained(view, clip) & np.isfinite(clip.values)]
 
 
-def _clip_facts(view: RunView) -> tuple[str, ...]:
-    clip = view.series("clip_fraction")
-    if clip is None:
-        return ("enough_updates",)  # that none is logged is what is missing
-    moving = _clip_values(view, clip)
-    enough = len(moving) >= (1 if view.role("ratio_is_one") is True else LEAST_UPDATES)
-    return ("enough_updates",) if enough or np.any(moving != 0) or corrected(view) else ()
+def _clip_facts(view: RunView) -> Iterator[str]:
+    clip, sampler = view.series("clip_fraction"), sampler_series(view)
+    moving = None if clip is None else _clip_values(view, clip)
+    settled = moving is not None and (np.any(moving != 0) or corrected(view))
+    # Where nothing is logged at all, that is what is missing.
+    if moving is None or settled or len(moving) >= (1 if view.role("ratio_is_one") is True else LEAST_UPDATES):
+        yield "enough_updates"
+    if sampler is None or settled or len(sampler) >= LEAST_LAG_VALUES:
+        yield "lag_values"
 
 
 def _cause(view: RunView, one: bool) -> str:
@@ -242,7 +246,7 @@ RULES: Final = (
         Level.FAIL,
         Scope.RUN,
         (
-            branch("measured", *_NEEDED, SAMPLER_QUANTITIES),
+            branch("measured", *_NEEDED, SAMPLER_QUANTITIES, "lag_values"),
             branch("declared", *_NEEDED, "staleness", "updates_per_batch"),
         ),
         judge_idle_clip,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from pth_tracker.design.expectations import Expectation
 from pth_tracker.expressions import ExpressionError, evaluate
@@ -116,7 +116,7 @@ class Ignore(_Strict):
     """Only findings on these arms; empty: on any."""
     runs: Names = ()
     """Only findings on runs whose names match; empty: on any."""
-    reason: str = Field(min_length=3)
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=3)]
 
 
 class RuleSettings(_Strict):

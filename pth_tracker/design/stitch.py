@@ -8,7 +8,7 @@ from typing import Final
 
 from pth_tracker.design.comparison import differing_keys
 from pth_tracker.runs import Run, RunState, SourceRun
-from pth_tracker.values import Value, canonical_config, same_value
+from pth_tracker.values import MISSING, Maybe, canonical_config
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import detect_framework, infer_version
 from pth_tracker.vocabulary.load import Vocabulary
@@ -84,14 +84,10 @@ def label(runs: Sequence[Run]) -> list[Run]:
     return [Run(run.parts, run.framework, run.version, text) for run, text in zip(runs, labels)]
 
 
-def boundary_changes(run: Run) -> dict[str, tuple[Value, ...]]:
-    """Configuration keys whose values differ between the parts of a stitched run, with the value of each part."""
-    if len(run.parts) == 1:
-        return {}
-    configs = [canonical_config(part.config) for part in run.parts]
-    shared = set.intersection(*(set(config) for config in configs))
-    return {
-        key: tuple(config[key] for config in configs)
-        for key in sorted(shared)
-        if any(not same_value(config[key], configs[0][key]) for config in configs[1:])
-    }
+def boundary_changes(run: Run) -> dict[str, tuple[Maybe, ...]]:
+    """Configuration keys whose values differ between the parts of a stitched run, with the value of each part.
+
+    A key that a part lacks is `MISSING` there; parts without any configuration, or that logged nothing, have no say.
+    """
+    configs = [canonical_config(part.config) for part in run.parts if part.config and part.metric_keys != frozenset()]
+    return {key: tuple(config.get(key, MISSING) for config in configs) for key in differing_keys(configs)}

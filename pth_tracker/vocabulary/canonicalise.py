@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from pth_tracker.runs import Floats, History, Ints, Run
-from pth_tracker.values import MISSING, Maybe
+from pth_tracker.values import MISSING, Maybe, is_secret
 from pth_tracker.vocabulary.detect import find_keys, matches_any
 from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release, seed_text
 from pth_tracker.vocabulary.load import Candidate, Framework, Vocabulary
@@ -159,8 +159,8 @@ class Reading:
         return None
 
     def is_bookkeeping(self, key: str) -> bool:
-        """Whether the configuration key cannot change a result."""
-        return matches_any(key, self.framework.bookkeeping)
+        """Whether the configuration key cannot change a result; no secret does."""
+        return matches_any(key, self.framework.bookkeeping) or is_secret(key, self.framework.secrets)
 
     def is_soft(self, key: str) -> bool:
         """Whether the configuration key changes speed, not meaning."""

@@ -378,6 +378,12 @@ def test_in_the_files_order_batches_come_again_by_themselves() -> None:
     assert not findings(audit_of(runs), RESUMED)
 
 
+def test_a_setting_that_only_one_segment_holds_changed_too() -> None:
+    runs = [*comparison(ONE_ARM, (41, 42)), *resumed("ppo-seed43", 43, settings={"actor_rollout_ref.rollout.added": 1})]
+    found = only(audit_of(runs), RESUMED)
+    assert "actor_rollout_ref.rollout.added was (absent), then 1" in found.detail
+
+
 def test_bookkeeping_may_change_when_resumed() -> None:
     settings = {"trainer.experiment_name": "again", "trainer.resume_mode": "auto", "trainer.n_gpus_per_node": 4}
     assert not findings(audit_of([*others(), *resumed("ppo-seed43", 43, settings=settings)]), RESUMED)

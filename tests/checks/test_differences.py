@@ -176,3 +176,20 @@ def test_seeds_tasks_and_stress_are_no_drift() -> None:
     ]
     report = audit_of(runs)
     assert not findings(report, "drift-within-arm") and outcomes(report, "drift-within-arm") == {"passed"}
+
+
+def test_a_field_that_takes_the_same_several_values_in_every_arm_did_not_vary_between_them() -> None:
+    runs = comparison({"ppo": {}, "tis": {}}, (41, 42))
+    runs = with_config(runs, "*-seed41", {"actor_rollout_ref.actor.clip_ratio": 0.1})
+    runs = with_config(runs, "*-seed42", {"actor_rollout_ref.actor.clip_ratio": 0.3})
+    design = {"arms": {"ppo": {"name": "ppo-*"}, "tis": {"name": "tis-*"}}, "baseline": "ppo"}
+    key = "actor_rollout_ref.actor.clip_ratio"
+    found = only(audit_of(runs, {**design, "vary": [key]}), "vary-not-applied")
+    assert found.level is Level.FAIL and key in found.title
+    assert findings(audit_of(runs, {**design, "vary": [key], "stress": {"key": key}}), "vary-not-applied") == []
+
+
+def test_secrets_set_no_arms_apart() -> None:
+    runs = with_config(comparison({"ppo": {}}, (41, 42)), "*-seed42", {"trainer.wandb_api_key": "sk-rotated"})
+    report = audit_of(runs)
+    assert len(report.design.arms) == 1 and findings(report, "drift-within-arm") == []

@@ -65,11 +65,22 @@ def test_candidates_are_the_local_store_and_the_configured_one(
     assert configured == Candidate("postgresql://audit@db/mlflow", "MLFLOW_TRACKING_URI is set", 1)
 
 
-@pytest.mark.parametrize("uri", ["", "file:///tmp/mlruns", "./mlruns", "databricks"])
-def test_no_candidate_where_nothing_is_ours(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_candidate_where_nothing_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    assert list(pth_tracker_mlflow.candidates()) == []
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "databricks", "databricks://u:hunter2@profile"])
+def test_a_configured_address_that_is_not_ours_is_refused_and_never_passed_over(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    assert list(pth_tracker_mlflow.candidates()) == []
+    (candidate,) = pth_tracker_mlflow.candidates()
+    assert candidate.order == 1 and "hunter2" not in candidate.location
+    with pytest.raises(UsageError, match="databricks|mlruns"):
+        pth_tracker_mlflow.open_tracker([candidate.location])
 
 
 def test_a_password_is_used_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,9 +349,9 @@ def test_a_source_without_anything_is_listed_and_judged_by_nothing() -> None:
 
 @pytest.mark.parametrize(("values", "judged"), [(1, False), (2, False), (3, True)])
 def test_lag_is_not_told_from_one_or_two_values_of_the_sampler(values: int, judged: bool) -> None:
-    kl = dict.fromkeys(range(1, values + 1), 0.4)
     settings = {**ONE_STEP, "trainer.sync_interval": ABSENT, "actor_rollout_ref.actor.ppo_epochs": 2}
-    runs = [make_run("grpo-seed43", settings, metrics=idle(**{"rollout_corr/k3_kl": kl, "rollout_corr/kl": None}))]
+    metrics = {**idle(), "rollout_corr/k3_kl": dict.fromkeys(range(1, values + 1), 0.4), "rollout_corr/kl": None}
+    runs = [make_run("grpo-seed43", settings, metrics=metrics)]
     report = audit_of(runs)
     assert bool(not_judged(report, "idle-clip")) is not judged
     assert ("passed" in outcomes(report, "idle-clip")) is judged

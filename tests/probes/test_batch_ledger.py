@@ -78,7 +78,6 @@ def test_equal_numbers_are_one_batch_whatever_holds_them(same: Any) -> None:
         ({"input_ids": np.arange(5000)}, {"input_ids": np.where(np.arange(5000) == 2500, 0, np.arange(5000))}),
         ([torch.arange(5000)], [torch.arange(5000).index_fill(0, torch.tensor([2500]), 0)]),
     ],
-    ids=str,
 )
 def test_other_content_is_another_batch(one: Any, other: Any) -> None:
     assert probes.batch_fingerprint(one) != probes.batch_fingerprint(other) != ""

@@ -289,15 +289,17 @@ def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
         tracker = load_adapter(name).open_tracker(bare)
         return tracker, f"{tracker.address}, as named"
     offers: list[tuple[int, str, Candidate]] = []
+    passed_over: list[str] = []
     for name in adapters():
         offers += [(candidate.order, name, candidate) for candidate in load_adapter(name).candidates()]
     for order, name, candidate in sorted(offers, key=lambda offer: offer[:2]):
         tracker = load_adapter(name).open_tracker([candidate.location])
-        if order == 0 and project not in tracker.projects():
+        if order == 0 and project not in (held := tracker.projects()):
+            passed_over.append(f"; {candidate.location} is here and holds {', '.join(held[:5]) or 'nothing'}")
             tracker.close()
             continue
         return tracker, f"{tracker.address}, chosen because {candidate.why}"
     raise UsageError(
         "no tracker is configured: name one with --tracker (sqlite:///mlflow.db, http://host:5000, wandb), "
-        "set MLFLOW_TRACKING_URI or WANDB_API_KEY, or give a path to audit"
+        "set MLFLOW_TRACKING_URI or WANDB_API_KEY, or give a path to audit" + "".join(passed_over)
     )

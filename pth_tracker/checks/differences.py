@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -28,6 +29,8 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
 
     Example: ``--vary algorithm.rollout_correction.rollout_is`` where all runs resolve to null.
 
+    A key that no run has blames none.
+
     Remedy: look for the override in the launch script; the key may be misspelt or overwritten later.
 
     Configuration: ``vary`` in the design, ``--vary``.
@@ -44,19 +47,28 @@ def judge_vary_not_applied(comparison: Comparison, met: frozenset[str]) -> Itera
         if len(held) > 1 or (crossed and len(values) > 1):
             continue
         absent = list(values.values()) == [MISSING]
+        near = difflib.get_close_matches(key, sorted({k for m in members for k in m.run.config}), n=1) if absent else []
         state = "is in no run's configuration" if absent else f"is {shown_field(key, members)} in every arm"
         yield Finding(
             2,
             Level.FAIL,
             f"{key} is meant to vary and {state}",
-            f"All {len(members)} runs of {', '.join(comparison.arms)} resolve to it: the treatment did not reach them.",
+            _told(members, comparison, absent, near),
             {"key": key, "value": "absent" if absent else shown_field(key, members)},
             basis=Basis.DECLARED,
             runs=tuple(member.key for member in members),
-            blames=treated,
+            blames=() if absent else treated,
             arms=tuple(comparison.arms),
             remedy=f"look for {key} in the launch: it may be misspelt, or overwritten later",
         )
+
+
+def _told(members: Sequence[Member], comparison: Comparison, absent: bool, near: Sequence[str]) -> str:
+    count, arms = len(members), ", ".join(comparison.arms)
+    if not absent:
+        return f"All {count} runs of {arms} resolve to it: the treatment did not reach them."
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"None of the {count} runs of {arms} has it: it is misspelt, or the treatment reached no run.{hint}"
 
 
 def shown_field(key: str, members: Sequence[Member]) -> str:

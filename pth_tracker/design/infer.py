@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run
 from pth_tracker.values import MISSING, REDACTED, Maybe, identity_text, is_secret, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
+from pth_tracker.vocabulary.detect import find_keys
 from pth_tracker.vocabulary.load import Vocabulary
 
 SEED_IN_NAME: Final = "the seed in the name"
@@ -63,6 +65,7 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     _check_claims(declared, arms)
     metric, higher, at = _metric(vocabulary, declared, runs, readings, inferred, notes)
     replicate = tuple(declared.replicate)
+    notes += _unknown_names(declared, runs)
     if not replicate:
         replicate = _replicate(readings.values(), labels)
         inferred.add("replicate")
@@ -284,6 +287,23 @@ def _check_claims(design: Design, arms: Mapping[str, Sequence[str]]) -> None:
 def _baseline(arms: Mapping[str, Sequence[str]], readings: Mapping[str, Reading]) -> str:
     plain = [arm for arm, keys in arms.items() if all(readings[key].role("correction") == "none" for key in keys)]
     return plain[0] if len(plain) == 1 else min(arms)
+
+
+def _unknown_names(declared: Design, runs: Sequence[Run]) -> list[str]:
+    """What a declared metric or pairing field is close to, where no run has it."""
+    logged = {key for run in runs for key in run.metric_keys or ()}
+    held = {key for run in runs for key in run.config}
+    known = [run.metric_keys is not None for run in runs]
+    notes = []
+    if declared.metric and all(known) and not find_keys(declared.metric.key, frozenset(logged)):
+        notes.append(f"no run logs the metric {declared.metric.key}{_near(declared.metric.key, logged)}")
+    notes += [f"no run's configuration has {key}{_near(key, held)}" for key in declared.replicate if key not in held]
+    return notes
+
+
+def _near(name: str, names: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _metric(

@@ -88,8 +88,20 @@ def _located(error: ValidationError, root: yaml.Node | None, path: Path) -> Desi
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here are {', '.join(known)}"
         return DesignError(f"unknown key; {hint}", path=path, line=line, key=key)
+    if first["type"] in _FORMS:
+        return DesignError(_FORMS[first["type"]], path=path, line=line, key=key)
     message = first["msg"].removeprefix("Value error, ")
     return DesignError(f"{message[:1].lower()}{message[1:]}", path=path, line=line, key=key)
+
+
+_FORMS: Final = {
+    "model_type": 'this has to be a mapping, such as {name: "grpo-*"} for an arm',
+    "dict_type": "this has to be a mapping",
+    "mapping_type": "this has to be a mapping",
+    "tuple_type": "this has to be a list",
+    "list_type": "this has to be a list",
+}
+"""What stands in place of pydantic's words where they name Python's types."""
 
 
 def _line(node: yaml.Node | None, place: Sequence[Any]) -> int | None:

@@ -389,6 +389,8 @@ def _closing(page: _Page, audit: Audit, status: ExitCode | None) -> None:
     if status is not None:
         strict = status is ExitCode.CHECK_FAILED and not counts["fail"]
         meaning = "a rule could not be judged" if strict else short_exit_words(status)
+        if status is ExitCode.OK and counts["fail"]:
+            meaning = "a check failed, which --exit-zero mutes"
         ending = f"; exit status {int(status)}: {meaning}"
     page.gap()
     page.add(*wrap(f"{counted(counts['runs'], 'run')}: {', '.join(words)}{ending}", page.width, "  ", ""))

@@ -39,7 +39,8 @@ def test_a_field_that_should_vary_and_does_not(value: object) -> None:
     report = audit_of(with_config(comparison(TWO, SEEDS), "*", {VARY: value}), DECLARED)
     found = only(report, "vary-not-applied")
     assert (found.level, found.basis) == (Level.FAIL, Basis.DECLARED)
-    assert labels(report, found.blames) == ["tis-seed41", "tis-seed42", "tis-seed43"]
+    treated = ["tis-seed41", "tis-seed42", "tis-seed43"]
+    assert labels(report, found.blames) == ([] if value is ABSENT else treated)
     assert ("is in no run's configuration" in found.title) is (value is ABSENT)
 
 
@@ -193,3 +194,13 @@ def test_secrets_set_no_arms_apart() -> None:
     runs = with_config(comparison({"ppo": {}}, (41, 42)), "*-seed42", {"trainer.wandb_api_key": "sk-rotated"})
     report = audit_of(runs)
     assert len(report.design.arms) == 1 and findings(report, "drift-within-arm") == []
+
+
+def test_a_misspelt_field_blames_no_run_and_is_told_what_it_is_near() -> None:
+    design = {
+        "arms": {"ppo": {"name": "ppo-*"}, "tis": {"name": "tis-*"}},
+        "vary": ["actor_rollout_ref.actor.clip_rato"],
+    }
+    found = only(audit_of(comparison({"ppo": {}, "tis": {}}, (41, 42)), design), "vary-not-applied")
+    assert found.level is Level.FAIL and found.blames == ()
+    assert "Did you mean actor_rollout_ref.actor.clip_ratio?" in found.detail

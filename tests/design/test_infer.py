@@ -10,6 +10,7 @@ from pth_tracker.design.stitch import boundary_changes, label, stitch
 from pth_tracker.errors import DesignError, ExitCode
 from pth_tracker.model import Audit
 from pth_tracker.runs import Run, RunState
+from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import (
     ABSENT,
@@ -345,7 +346,7 @@ def test_what_changed_at_the_boundary() -> None:
     first, second = resumed(make_run("a-seed43"), 30)
     (changed,) = with_config([second], "*", {f"{ACTOR}.optim.lr": 0.5, "trainer.extra": 1})
     (run,) = stitch(load_vocabulary(), [first.source, changed.source])
-    assert boundary_changes(run) == {f"{ACTOR}.optim.lr": (0.05, 0.5)}
+    assert boundary_changes(run) == {f"{ACTOR}.optim.lr": (0.05, 0.5), "trainer.extra": (MISSING, 1)}
 
 
 def test_labels_are_unique() -> None:
@@ -364,7 +365,7 @@ def test_the_name_of_an_arm_shows_no_secret() -> None:
         for number, (arm, seed) in enumerate([(1, 41), (1, 42), (2, 41), (2, 42)])
     ]
     report = audit_of(runs)
-    assert list(report.design.arms) == ["lr=1.0, OPENAI_API_KEY=(redacted)", "lr=2.0, OPENAI_API_KEY=(redacted)"]
+    assert list(report.design.arms) == ["lr=1.0", "lr=2.0"]
 
 
 def test_an_attempt_that_broke_off_before_it_logged_anything_configures_nothing() -> None:
@@ -374,3 +375,13 @@ def test_an_attempt_that_broke_off_before_it_logged_anything_configures_nothing(
     empty = replace(broken, points={}, source=replace(broken.source, metric_keys=frozenset(), last_step=None))
     report = audit_of([empty, again])
     assert len(report.runs) == 1 and [one.rule for one in report.by_level("fail")] == ["idle-clip"]
+
+
+def test_names_that_no_run_has_are_said_with_the_nearest() -> None:
+    design = {"metric": {"key": SCORE + "x"}, "replicate": ["data.sed"]}
+    notes = audit_of(comparison(TWO, (41, 42)), design).design.notes
+    assert f"no run logs the metric {SCORE}x; did you mean {SCORE}?" in notes
+    assert "no run's configuration has data.sed; did you mean data.seed?" in notes
+    assert (
+        audit_of(comparison(TWO, (41, 42)), {"metric": {"key": SCORE}, "replicate": ["data.seed"]}).design.notes == ()
+    )

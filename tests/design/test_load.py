@@ -62,7 +62,7 @@ def test_a_whole_design(tmp_path: Path) -> None:
         ("metric: {key: x, at: lastt}\n", 1, "metric.at", "'last' or 'best'"),
         ("pairing: perhaps\n", 1, "pairing", "'required' or 'sensible'"),
         ("age: {expected: 'min(update'}\n", 1, "age", "no expression"),
-        ("vary: {a: 1}\n", 1, "vary", "tuple"),
+        ("vary: {a: 1}\n", 1, "vary", "has to be a list"),
         ("arms: {a: {name: x}}\narms: {b: {name: y}}\n", 2, "arms", "given twice"),
         ("a: &x [1]\nb: *x\n", 1, "", "aliases"),
         ("- a\n- b\n", 1, "", "is a mapping"),

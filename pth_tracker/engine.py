@@ -275,7 +275,7 @@ def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding]
 def exit_code(audit: Audit, *, strict: bool = False, exit_zero: bool = False) -> ExitCode:
     """The exit status that an audit ends with; ``exit_zero`` mutes a failed check only."""
     reached: set[ExitCode] = {ExitCode.OK}
-    if not any(entry.outcome is not Outcome.NOT_JUDGED for entry in audit.coverage):
+    if not audit.judged:
         reached.add(ExitCode.NOTHING)
     if audit.errors or (audit.write_back and audit.write_back.errors):
         reached.add(ExitCode.TRACKER)

@@ -443,6 +443,14 @@ class Audit(Report):
         tally: dict[str, int] = {str(level): len(self.by_level(level)) for level in LEVELS}
         return {**tally, "not_judged": len(self.not_judged), "runs": len(self.runs), "errors": len(self.errors)}
 
+    @property
+    def judged(self) -> bool:
+        """Whether anything was judged: a rule found something, or passed on runs of which any logged anything."""
+        if not any(entry.outcome is not Outcome.NOT_JUDGED for entry in self.coverage):
+            return False
+        logged = not self.runs or any(run.last_update is not None for run in self.runs.values())
+        return logged or bool(self.by_level(Level.FAIL) or self.by_level(Level.WARN))
+
     def label(self, key: str) -> str:
         """The name shown for the run ``key``."""
         run = self.runs.get(key)

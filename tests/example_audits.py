@@ -169,7 +169,7 @@ def passed_audit() -> Audit:
     """An audit in which one rule was judged and passed."""
     return Audit(
         project="tidy",
-        runs={"a": run("a", "base-s1", verdict=Verdict.PASS)},
+        runs={"a": run("a", "base-s1", verdict=Verdict.PASS, last_update=60)},
         coverage=[Coverage("stuck-batch", 3, "verl runs", Outcome.PASSED, ("a",))],
         write_back=WriteBack(applied=True),
     )

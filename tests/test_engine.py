@@ -213,3 +213,11 @@ def test_the_design_in_force_is_part_of_the_audit() -> None:
     design = {"vary": f"{CORRECTION}.rollout_is", "tie_margin": 0.01, "pairing": "required"}
     in_force = audit_of(comparison(TWO, SEEDS), design).design
     assert (in_force.vary, in_force.tie_margin, in_force.pairing) == ((f"{CORRECTION}.rollout_is",), 0.01, "required")
+
+
+def test_runs_that_logged_nothing_are_not_judged_whatever_their_configuration_says() -> None:
+    empty = without_metrics(comparison({"ppo": {}}, SEEDS), "*")
+    report = audit_of(empty)
+    assert not report.judged and exit_code(report) is ExitCode.NOTHING
+    lost = audit_of(with_config(empty, "*", {"data.seed": None}))
+    assert lost.judged and exit_code(lost) is ExitCode.CHECK_FAILED  # names deny the configuration all the same

@@ -183,13 +183,12 @@ def _headline(page: _Page, audit: Audit) -> None:
 def _verdict(audit: Audit) -> tuple[str, str, str]:
     """The verdict in one word, its colour, and the reason in a few words."""
     failed, warned = audit.by_level(Level.FAIL), audit.by_level(Level.WARN)
-    judged = any(entry.outcome is not Outcome.NOT_JUDGED for entry in audit.coverage) or audit.findings
     if failed:
         return "FAILED", "FAIL", _by_name(failed)
-    if not judged:
-        return "NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below"
     if warned:
         return "PASSED WITH WARNINGS", "WARN", _by_name(warned)
+    if not audit.judged:
+        return "NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below"
     rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
     open_ = {entry.rule for entry in audit.not_judged} - rules
     rest = f"; {len(open_)} could not be judged" if open_ else ""

@@ -57,7 +57,7 @@ class ServerTracker:
         try:
             found = self._session.fresh_api().projects(entity, per_page=1000)
             return [project.name for project in found]
-        except Exception as error:
+        except Exception as error:  # the SDK raises anything
             raise self._session.failure(error) from None
 
     def _project(self, name: str) -> tuple[str, str]:

@@ -120,7 +120,7 @@ class Session:
             named = os.environ.get("WANDB_API_KEY") or None
             self.api = wandb.Api(overrides={"base_url": base}, timeout=self.timeout, api_key=named)
             self._key = self.api.api_key
-        except Exception as error:
+        except Exception as error:  # the SDK and its helper process raise anything, here and below
             self.close()
             raise self._opening_failed(base, error) from None
         self.address = ServerAddress(base, address.entity)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pth_tracker.runs import Run
-from pth_tracker.values import canonical_value, identity_text
+from pth_tracker.values import all_same, canonical_value, identity_text
 
 _WORD: Final = re.compile(
     r"(?<![A-Za-z0-9])(?P<text>[A-Za-z]{0,12}?seed[-_ =]?(?P<seed>\d{1,19}))(?!\d|\.\d|[bB](?![A-Za-z]))",
@@ -102,12 +102,10 @@ def read_labels(runs: Iterable[Run], config_seeds: Iterable[str]) -> dict[str, S
 
 
 def _differ_in_seed_only(family: list[Run]) -> bool:
-    from pth_tracker.values import value_key
-
     keys = {key for run in family for key in run.config if "seed" not in key.lower()}
     named = {run.name for run in family}
     return all(
-        len({value_key(run.get(key)) for run in family}) == 1
+        all_same(run.get(key) for run in family)
         or all(any(name in str(run.get(key)) for name in named) for run in family)
         for key in keys
     )

@@ -19,8 +19,8 @@ import pth_tracker
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
-    "errors values runs tracker model expressions stats losses vocabulary design checks examine forked compare cache "
-    "writeback render policy engine nightly fingerprints series probes configurations results demo cli"
+    "errors values runs tracker findings rules model expressions stats losses vocabulary design checks examine forked "
+    "compare cache writeback render policy engine nightly fingerprints series probes configurations results demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""
 ADAPTER_MAY_IMPORT = {"errors", "values", "runs", "tracker"}
@@ -123,7 +123,7 @@ def test_public_names_are_sorted_documented_and_loaded_on_use() -> None:
 
 def _constant_doc(name: str) -> str:
     """The string that follows the assignment of ``name`` in its module."""
-    body = ast.parse((PACKAGE / "model.py").read_text(encoding="utf-8")).body
+    body = ast.parse((PACKAGE / "findings.py").read_text(encoding="utf-8")).body
     for node, after in zip(body, body[1:]):
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(target, ast.Name) and target.id == name and isinstance(after, ast.Expr):

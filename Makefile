@@ -37,8 +37,8 @@ demo: $(VENV)/.installed ## Train the demo with its bugs, audit it, and check th
 test: $(VENV)/.installed-test ## Run the tests that are not slow
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: $(VENV)/.installed-test ## Run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test-all: test ## Run all tests: after the others, those with real packages, a browser or scale
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(VENV)/.installed-test ## Check style and types
 	$(BIN)/ruff check .

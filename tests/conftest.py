@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -112,17 +112,26 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: flo
     pytest.fail(f"the server at {url} did not start:\n{log.read_text(errors='replace')[-3000:]}")
 
 
+def skip_unless_required(variable: str, why: str) -> NoReturn:
+    """Skips the test, saying why; fails it where the environment's ``variable`` forbids the skip, as in `.ci/run`."""
+    if os.environ.get(variable):
+        pytest.fail(f"{why}, and {variable} forbids to skip")
+    pytest.skip(why)
+
+
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A private PostgreSQL cluster's address, its password included; skips where PostgreSQL is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(p) for p in [shutil.which("initdb")] if p]
     if not found:
-        pytest.skip("PostgreSQL is not installed (no initdb)")
+        skip_unless_required("PTH_TRACKER_REQUIRE_POSTGRES", "PostgreSQL is not installed (no initdb)")
     as_user: list[str] = []
     if os.geteuid() == 0:  # initdb refuses root
         runuser = shutil.which("runuser")
         if not runuser or subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode:
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+            skip_unless_required(
+                "PTH_TRACKER_REQUIRE_POSTGRES", "PostgreSQL does not run as root, and there is no user postgres"
+            )
         as_user = [runuser, "-u", "postgres", "--"]
     folder = Path("/tmp", f"pth-postgres-{os.getpid()}")  # short: a socket's path is limited to 107 bytes
     folder.mkdir()

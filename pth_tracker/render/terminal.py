@@ -8,18 +8,27 @@ from typing import Final
 
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import (
-    CHECK_TITLES,
     LEVELS,
     Audit,
-    Basis,
     Finding,
     Level,
-    Outcome,
     Report,
     WriteBack,
 )
 from pth_tracker.render.evidence import redacted
-from pth_tracker.render.text import compact_names, counted, safe_text, short_exit_words, wrap
+from pth_tracker.render.summary import (
+    explained,
+    finding_facts,
+    finding_order,
+    ignored,
+    not_counted,
+    passed,
+    status_words,
+    summary,
+    tally,
+    unjudged,
+)
+from pth_tracker.render.text import compact_names, counted, safe_text, wrap
 from pth_tracker.tracker import without_credentials
 from pth_tracker.values import show_value
 
@@ -70,7 +79,7 @@ def format_audit(
         _headline(page, audit)
         _design(page, audit)
     for level in levels:
-        for finding in sorted(audit.by_level(level), key=_finding_order):
+        for finding in sorted(audit.by_level(level), key=finding_order):
             _finding(page, audit, finding)
     if not quiet:
         _explained(page, audit)
@@ -90,7 +99,7 @@ def format_audit(
 def format_report(report: Report, levels: Sequence[Level] = LEVELS, color: bool = False) -> str:
     """A bare report (of a library call, of ``pth-tracker verl``) as text: subject, findings by level then check."""
     page = _Page(80, color, False)
-    shown = sorted((f for f in report.findings if f.level in levels and f.counts), key=_finding_order)
+    shown = sorted((f for f in report.findings if f.level in levels and f.counts), key=finding_order)
     if report.subject:
         page.add(page.paint(safe_text(report.subject), "bold"))
     for finding in shown:
@@ -156,52 +165,23 @@ class _Page:
         return compact_names(names, None if self.verbose else 8)
 
 
-def _finding_order(finding: Finding) -> tuple[int, int, str]:
-    return finding.level.rank, finding.check, finding.rule
-
-
 def _named(finding: Finding) -> str:
-    known = f"{finding.check}: {CHECK_TITLES[finding.check]}" if finding.check in CHECK_TITLES else f"{finding.check}"
-    name, *slug = [text for text in (finding.tag, finding.rule) if text] or [""]
-    facts = [*slug, f"check {known}", *(["inferred"] if finding.basis is Basis.INFERRED else [])]
+    name, *facts = finding_facts(finding)
     return f"{name} [{', '.join(facts)}]".lstrip()
 
 
 def _headline(page: _Page, audit: Audit) -> None:
     subject = f"project {audit.project}" if audit.project else audit.subject or "these runs"
-    word, style, reason = _verdict(audit)
-    lines = wrap(f"{word}: {reason}" if reason else word, page.width, "  ", "")
-    page.add(page.paint(lines[0][: len(word)], style) + lines[0][len(word) :], *lines[1:])
+    verdict = summary(audit)
+    word = verdict.word
+    lines = wrap(f"{word}: {verdict.reason}", page.width, "  ", "")
+    page.add(page.paint(lines[0][: len(word)], verdict.level) + lines[0][len(word) :], *lines[1:])
     tracker = ""
     if audit.address is not None:
         places = " ".join(without_credentials(place) for place in audit.address.locations)
         tracker = f" in {audit.chosen or f'{audit.address.adapter} at {places}'}"
     when = f", audited {audit.audited_at:%Y-%m-%d %H:%M %Z}" if audit.audited_at else ""
     page.add(*wrap(f"{counted(len(audit.runs), 'run')} of {subject}{tracker}{when}", page.width, "  ", ""))
-
-
-def _verdict(audit: Audit) -> tuple[str, str, str]:
-    """The verdict in one word, its colour, and the reason in a few words."""
-    failed, warned = audit.by_level(Level.FAIL), audit.by_level(Level.WARN)
-    if failed:
-        return "FAILED", "FAIL", _by_name(failed)
-    if warned:
-        return "PASSED WITH WARNINGS", "WARN", _by_name(warned)
-    if not audit.judged:
-        return "NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below"
-    rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
-    open_ = {entry.rule for entry in audit.not_judged} - rules
-    rest = f"; {len(open_)} could not be judged" if open_ else ""
-    return "PASSED", "PASS", f"no check failed or warned, of {counted(len(rules), 'rule')} judged{rest}"
-
-
-def _by_name(findings: Iterable[Finding]) -> str:
-    """``Idle Clip on 3 runs, lost-seed on 1 run``: bugs by name, other rules by slug."""
-    runs: dict[str, set[str]] = {}
-    for finding in sorted(findings, key=lambda finding: (not finding.tag, *_finding_order(finding))):
-        name = finding.tag or finding.rule or finding.title
-        runs.setdefault(name, set()).update(finding.blames)
-    return ", ".join(f"{name} on {counted(len(keys), 'run')}" if keys else name for name, keys in runs.items())
 
 
 def _design(page: _Page, audit: Audit) -> None:
@@ -264,56 +244,42 @@ def _finding(page: _Page, audit: Audit, finding: Finding) -> None:
 
 
 def _explained(page: _Page, audit: Audit) -> None:
-    explained: dict[str, dict[str, None]] = {}
-    for finding in audit.findings:
-        if finding.because_of:
-            explained.setdefault(finding.because_of, {})[finding.rule or finding.title] = None
-    if explained:
+    causes = explained(audit)
+    if causes:
         page.heading("Explained by another finding, not counted")
-        for cause, rules in explained.items():
+        for cause, rules in causes.items():
             page.item(f"explained by {cause}: {', '.join(rules)}")
 
 
 def _ignored(page: _Page, audit: Audit) -> None:
-    ignored = [finding for finding in audit.findings if finding.ignored and not finding.because_of]
-    if ignored:
-        page.heading(f"Ignored by the design: {counted(len(ignored), 'finding')}")
-        for finding in ignored:
+    accepted = ignored(audit)
+    if accepted:
+        page.heading(f"Ignored by the design: {counted(len(accepted), 'finding')}")
+        for finding in accepted:
             runs = page.names(audit.label(key) for key in finding.blames or finding.runs)
             where = f" on {runs}" if runs else ""
             page.item(f"{finding.rule} ({finding.level}){where}: {finding.title}; reason: {finding.ignored}")
 
 
 def _not_judged(page: _Page, audit: Audit) -> None:
-    groups: dict[tuple[tuple[str, ...], str], tuple[dict[str, None], dict[str, None]]] = {}
-    for entry in audit.not_judged:
-        rules, subjects = groups.setdefault((entry.missing, entry.remedy), ({}, {}))
-        rules[entry.rule] = None
-        subjects[entry.subject] = None
-    if not groups:
-        return
-    page.heading(f"Not judged: {counted(len({entry.rule for entry in audit.not_judged}), 'rule')}")
-    for (missing, remedy), (rules, subjects) in groups.items():
-        lacking = f"; missing {', '.join(name.replace('|', ' or ') for name in missing)}" if missing else ""
-        page.item(f"{', '.join(rules)} on {compact_names(subjects, None if page.verbose else 3)}{lacking}")
-        if remedy:
-            page.add(*wrap(remedy, page.width, "    "))
+    if audit.not_judged:
+        page.heading(f"Not judged: {counted(len({entry.rule for entry in audit.not_judged}), 'rule')}")
+    for group in unjudged(audit):
+        lacking = f"; missing {', '.join(group.missing)}" if group.missing else ""
+        page.item(f"{', '.join(group.rules)} on {compact_names(group.subjects, None if page.verbose else 3)}{lacking}")
+        if group.remedy:
+            page.add(*wrap(group.remedy, page.width, "    "))
 
 
 def _passed(page: _Page, audit: Audit) -> None:
-    found = {finding.rule for finding in audit.findings}
-    passed = dict.fromkeys(entry.rule for entry in audit.coverage if entry.outcome is Outcome.PASSED)
-    passed = {rule: None for rule in passed if rule not in found}
-    if passed:
-        page.heading(f"Passed: {counted(len(passed), 'rule')}")
-        page.item(", ".join(passed))
+    rules = passed(audit)
+    if rules:
+        page.heading(f"Passed: {counted(len(rules), 'rule')}")
+        page.item(", ".join(rules))
 
 
 def _not_counted(page: _Page, audit: Audit) -> None:
-    reasons: dict[str, list[str]] = {}
-    for run in audit.runs.values():
-        if not run.counted:
-            reasons.setdefault(run.why_not or "no reason given", []).append(run.label)
+    reasons = not_counted(audit)
     if reasons:
         page.heading(f"Not counted in comparisons: {counted(sum(map(len, reasons.values())), 'run')}")
         for reason, labels in reasons.items():
@@ -374,26 +340,6 @@ def _changes(write_back: WriteBack) -> str:
 
 
 def _closing(page: _Page, audit: Audit, status: ExitCode | None) -> None:
-    counts = audit.counts
-    apart = sum(not finding.counts for finding in audit.findings)
-    words = [
-        f"{counts['fail']} failed",
-        *_unless_zero(counts["warn"], counted(counts["warn"], "warning")),
-        *_unless_zero(counts["info"], f"{counts['info']} for information"),
-        *_unless_zero(apart, f"{apart} explained or ignored"),
-        *_unless_zero(counts["not_judged"], f"{counts['not_judged']} not judged"),
-        *_unless_zero(counts["errors"], f"{counted(counts['errors'], 'run')} unreadable"),
-    ]
-    ending = ""
-    if status is not None:
-        strict = status is ExitCode.CHECK_FAILED and not counts["fail"]
-        meaning = "a rule could not be judged" if strict else short_exit_words(status)
-        if status is ExitCode.OK and counts["fail"]:
-            meaning = "a check failed, which --exit-zero mutes"
-        ending = f"; exit status {int(status)}: {meaning}"
+    ending = "" if status is None else f"; {status_words(audit, status)}"
     page.gap()
-    page.add(*wrap(f"{counted(counts['runs'], 'run')}: {', '.join(words)}{ending}", page.width, "  ", ""))
-
-
-def _unless_zero(number: int, words: str) -> list[str]:
-    return [words] if number else []
+    page.add(*wrap(f"{counted(len(audit.runs), 'run')}: {', '.join(tally(audit))}{ending}", page.width, "  ", ""))

@@ -1,0 +1,135 @@
+"""What reports for people say alike: the verdict in one line, how a finding is called, what could not be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pth_tracker.errors import ExitCode
+from pth_tracker.model import CHECK_TITLES, Audit, Basis, Finding, Level, Outcome
+from pth_tracker.render.text import counted, short_exit_words
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The verdict on a whole audit."""
+
+    word: str
+    """``FAILED``, ``PASSED WITH WARNINGS``, ``NOT JUDGED`` or ``PASSED``."""
+    level: str
+    """``FAIL``, ``WARN`` or ``PASS``: how it is coloured."""
+    reason: str
+    """Why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """Rules that could not judge some subjects for one and the same reason."""
+
+    rules: tuple[str, ...]
+    subjects: tuple[str, ...]
+    missing: tuple[str, ...]
+    """What they lack, alternatives joined by ``or``."""
+    remedy: str
+
+
+def summary(audit: Audit) -> Summary:
+    """The verdict on ``audit``, as every report for people opens."""
+    failed, warned = audit.by_level(Level.FAIL), audit.by_level(Level.WARN)
+    if failed:
+        return Summary("FAILED", "FAIL", by_name(failed))
+    if warned:
+        return Summary("PASSED WITH WARNINGS", "WARN", by_name(warned))
+    if not audit.judged:
+        return Summary("NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below")
+    rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
+    open_ = {entry.rule for entry in audit.not_judged} - rules
+    rest = f"; {len(open_)} could not be judged" if open_ else ""
+    return Summary("PASSED", "PASS", f"no check failed or warned, of {counted(len(rules), 'rule')} judged{rest}")
+
+
+def by_name(findings: Iterable[Finding]) -> str:
+    """``Idle Clip on 3 runs, lost-seed on 1 run``: bugs by name, other rules by slug."""
+    runs: dict[str, set[str]] = {}
+    for finding in sorted(findings, key=lambda finding: (not finding.tag, *finding_order(finding))):
+        runs.setdefault(finding.tag or finding.rule or finding.title, set()).update(finding.blames)
+    return ", ".join(f"{name} on {counted(len(keys), 'run')}" if keys else name for name, keys in runs.items())
+
+
+def finding_order(finding: Finding) -> tuple[int, int, str]:
+    """A sorting key: the worst first, then by check and rule."""
+    return finding.level.rank, finding.check, finding.rule
+
+
+def finding_facts(finding: Finding) -> list[str]:
+    """How a finding is called and where it comes from: its tag and rule (whichever it has), check and basis."""
+    known = f"{finding.check}: {CHECK_TITLES[finding.check]}" if finding.check in CHECK_TITLES else f"{finding.check}"
+    name, *slug = [text for text in (finding.tag, finding.rule) if text] or [""]
+    return [name, *slug, f"check {known}", *(["inferred"] if finding.basis is Basis.INFERRED else [])]
+
+
+def unjudged(audit: Audit) -> list[Unjudged]:
+    """What could not be judged, by what is lacking and what would mend it."""
+    groups: dict[tuple[tuple[str, ...], str], tuple[dict[str, None], dict[str, None]]] = {}
+    for entry in audit.not_judged:
+        rules, subjects = groups.setdefault((entry.missing, entry.remedy), ({}, {}))
+        rules[entry.rule] = None
+        subjects[entry.subject] = None
+    return [
+        Unjudged(tuple(rules), tuple(subjects), tuple(name.replace("|", " or ") for name in missing), remedy)
+        for (missing, remedy), (rules, subjects) in groups.items()
+    ]
+
+
+def explained(audit: Audit) -> dict[str, tuple[str, ...]]:
+    """Rule to the rules whose findings follow from its own, and are therefore not counted."""
+    found: dict[str, dict[str, None]] = {}
+    for finding in audit.findings:
+        if finding.because_of:
+            found.setdefault(finding.because_of, {})[finding.rule or finding.title] = None
+    return {cause: tuple(rules) for cause, rules in found.items()}
+
+
+def ignored(audit: Audit) -> list[Finding]:
+    """The findings that the design ignores, with a reason each."""
+    return [finding for finding in audit.findings if finding.ignored and not finding.because_of]
+
+
+def passed(audit: Audit) -> tuple[str, ...]:
+    """The rules that judged something and found nothing."""
+    found = {finding.rule for finding in audit.findings}
+    rules = dict.fromkeys(entry.rule for entry in audit.coverage if entry.outcome is Outcome.PASSED)
+    return tuple(rule for rule in rules if rule not in found)
+
+
+def not_counted(audit: Audit) -> dict[str, list[str]]:
+    """Reason to the labels of the runs that the comparisons do not count for it."""
+    reasons: dict[str, list[str]] = {}
+    for run in audit.runs.values():
+        if not run.counted:
+            reasons.setdefault(run.why_not or "no reason given", []).append(run.label)
+    return reasons
+
+
+def tally(audit: Audit) -> Sequence[str]:
+    """The counts in words: ``2 failed``, ``1 warning``, ``3 not judged``; what there is none of is left out."""
+    counts = audit.counts
+    apart = sum(not finding.counts for finding in audit.findings)
+    words = {
+        counted(counts["warn"], "warning"): counts["warn"],
+        f"{counts['info']} for information": counts["info"],
+        f"{apart} explained or ignored": apart,
+        f"{counts['not_judged']} not judged": counts["not_judged"],
+        f"{counted(counts['errors'], 'run')} unreadable": counts["errors"],
+    }
+    return [f"{counts['fail']} failed", *(word for word, number in words.items() if number)]
+
+
+def status_words(audit: Audit, status: ExitCode) -> str:
+    """``exit status 1: a check failed``, with what made it so."""
+    meaning = short_exit_words(status)
+    if status is ExitCode.CHECK_FAILED and not audit.counts["fail"]:
+        meaning = "a rule could not be judged"
+    if status is ExitCode.OK and audit.counts["fail"]:
+        meaning = "a check failed, which --exit-zero mutes"
+    return f"exit status {int(status)}: {meaning}"

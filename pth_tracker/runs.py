@@ -49,6 +49,16 @@ class RunRef:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Our own marks on one run."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    """By bare name (see `pth_tracker.tracker.MARK_NAMES`)."""
+    tags: frozenset[str] = frozenset()
+    """Our tags, with their prefix ``pth:``; empty on trackers without plain tags."""
+
+
+@dataclass(frozen=True)
 class SourceRun:
     """One run as its tracker lists it, before any history is read."""
 
@@ -86,6 +96,8 @@ class SourceRun:
     """What the adapter saw and a reader should know ("truncated file: 3 records lost"); shown in the report."""
     log_markers: tuple[str, ...] = ()
     """Lines of a log that vocabularies know as evidence (verl's skip-rollout line), as found."""
+    marks: Marks | None = None
+    """Our own marks, as they were when the run was listed; None where the listing does not tell."""
 
 
 @dataclass(frozen=True)

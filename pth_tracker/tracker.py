@@ -20,6 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from pth_tracker.errors import AdapterUnavailable, UsageError
 from pth_tracker.runs import History, RunError, RunRef, SourceRun
+from pth_tracker.runs import Marks as Marks
 
 ENTRY_POINT_GROUP: Final = "pth_tracker.adapters"
 AUDIT_RUN_NAME: Final = "pth-audit"
@@ -65,16 +66,8 @@ class Query:
     """A filter in the tracker's own syntax, handed to the server as it is."""
     since: datetime | None = None
     """Only runs created at or after this moment (aware)."""
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Our own marks on one run, as they are now."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    """By bare name (see `MARK_NAMES`)."""
-    tags: frozenset[str] = frozenset()
-    """Our tags, with their prefix ``pth:``; empty on trackers without plain tags."""
+    marks: bool = False
+    """Whether the runs should come with our own marks where the tracker can list them, even if that costs more."""
 
 
 @dataclass(frozen=True)

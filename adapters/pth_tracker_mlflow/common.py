@@ -98,6 +98,7 @@ def source_run(run: StoredRun, project: str, url: str = "") -> SourceRun:
         commit=run.tags.get("mlflow.source.git.commit", ""),
         parent_id=run.tags.get("mlflow.parentRunId", ""),
         url=url,
+        marks=marks_of(run.tags),
     )
 
 

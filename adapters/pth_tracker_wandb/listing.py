@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pth_tracker.errors import ProjectNotFound, UsageError
-from pth_tracker.runs import RunRef, RunState, SourceRun
-from pth_tracker.tracker import AUDIT_RUN_NAME, TAG_PREFIX, Query
+from pth_tracker.runs import Marks, RunRef, RunState, SourceRun
+from pth_tracker.tracker import AUDIT_RUN_NAME, KEY_PREFIX, TAG_PREFIX, Query
 from pth_tracker.values import unwrap_wandb
 from pth_tracker_wandb.session import RequestFailed
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 1000
 
+MARKS_FIELD: Final = "summaryMetrics"
+"""What holds our marks beside the tags; large, and asked for only where they are wanted."""
 RUNS_QUERY: Final = """
 query PthTrackerRuns($project: String!, $entity: String!, $cursor: String, $perPage: Int, $filters: JSONString) {
   project(name: $project, entityName: $entity) {
@@ -35,6 +37,8 @@ query PthTrackerRuns($project: String!, $entity: String!, $cursor: String, $perP
   }
 }
 """
+
+RUNS_AND_MARKS_QUERY: Final = RUNS_QUERY.replace("historyKeys\n", f"historyKeys {MARKS_FIELD}\n")
 
 STATES: Final = {
     "running": RunState.RUNNING,
@@ -137,7 +141,15 @@ def source_run(node: Mapping[str, Any], entity: str, project: str, app_url: str)
         arguments=None if args is None else tuple(str(arg) for arg in args),
         commit=node.get("commit") or "",
         url=f"{app_url}{entity}/{project}/runs/{node['name']}",
+        marks=marks_of(node) if MARKS_FIELD in node else None,
     )
+
+
+def marks_of(node: Mapping[str, Any]) -> Marks:
+    """Our marks on one run, from its tags and its summary."""
+    summary = as_mapping(node.get(MARKS_FIELD))
+    values = {key[len(KEY_PREFIX) :]: str(value) for key, value in summary.items() if key.startswith(KEY_PREFIX)}
+    return Marks(values, frozenset(tag for tag in node.get("tags") or () if tag.startswith(TAG_PREFIX)))
 
 
 def _revision(node: Mapping[str, Any], config: Mapping[str, Any], keys: Mapping[str, Any], state: RunState) -> str:

@@ -15,7 +15,7 @@ from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publicatio
 from pth_tracker_wandb import write
 from pth_tracker_wandb.credentials import parse_location
 from pth_tracker_wandb.history import read_history
-from pth_tracker_wandb.listing import RUNS_QUERY, pages, server_filter, source_run
+from pth_tracker_wandb.listing import RUNS_AND_MARKS_QUERY, RUNS_QUERY, pages, server_filter, source_run
 from pth_tracker_wandb.session import RequestFailed, Session
 
 CONCURRENCY: Final = 8
@@ -74,7 +74,8 @@ class ServerTracker:
         filters = server_filter(query)
         entity, project = self._project(query.project)
         app_url = self._session.api._service_api.app_url
-        for node in pages(self._session, RUNS_QUERY, entity, project, filters):
+        document = RUNS_AND_MARKS_QUERY if query.marks else RUNS_QUERY
+        for node in pages(self._session, document, entity, project, filters):
             run = source_run(node, entity, project, app_url)
             if run is not None:
                 self._names[run.ref] = run.name

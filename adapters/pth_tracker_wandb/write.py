@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pth_tracker.errors import TrackerError
 from pth_tracker.runs import RunRef
 from pth_tracker.tracker import AUDIT_RUN_NAME, KEY_PREFIX, TAG_PREFIX, EditResult, MarkEdit, Marks, Publication
-from pth_tracker_wandb.listing import PAGE_SIZE, as_mapping, pages
+from pth_tracker_wandb.listing import PAGE_SIZE, as_mapping, marks_of, pages
 from pth_tracker_wandb.session import RequestFailed
 
 if TYPE_CHECKING:
@@ -60,14 +60,8 @@ def read_marks(session: Session, refs: Sequence[RunRef]) -> dict[RunRef, Marks]:
         for start in range(0, len(ids), PAGE_SIZE):
             filters = {"name": {"$in": ids[start : start + PAGE_SIZE]}}
             for node in pages(session, MARKS_QUERY, entity, project, filters):
-                found[RunRef(name, node["name"])] = _marks(node)
+                found[RunRef(name, node["name"])] = marks_of(node)
     return found
-
-
-def _marks(node: Mapping[str, Any]) -> Marks:
-    summary = as_mapping(node.get("summaryMetrics"))
-    values = {key[len(KEY_PREFIX) :]: str(value) for key, value in summary.items() if key.startswith(KEY_PREFIX)}
-    return Marks(values, frozenset(tag for tag in node.get("tags") or () if tag.startswith(TAG_PREFIX)))
 
 
 def apply_edit(session: Session, edit: MarkEdit, write_running: bool) -> EditResult:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from pth_tracker import stats
-from pth_tracker.checks.paired import (
+from pth_tracker.checks.paired_results import (
     PairedResult,
     adjust,
     compare_scores,

@@ -11,7 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from pth_tracker import stats
-from pth_tracker.checks.paired import PairedResult, adjust, compare_scores, paired_results, paired_scores, shown_unit
+from pth_tracker.checks.paired_results import (
+    PairedResult,
+    adjust,
+    compare_scores,
+    paired_results,
+    paired_scores,
+    shown_unit,
+)
 from pth_tracker.checks.stability import judge_curve
 from pth_tracker.design.comparison import Cell, CellKey, Comparison, Member, Pair, shown_values
 from pth_tracker.design.expectations import Better, NoFinding, OfQuantity, OfValue, OnlyDifferIn, Stable

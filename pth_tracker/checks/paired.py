@@ -1,168 +1,28 @@
-"""Check 6: differences between arms, paired by seed.
-
-The unit is one trained pair: one seed of one separately trained task. Several runs of one seed count by their mean,
-never the best or the last; with several tasks, their mean for each seed is taken first. The interval over seeds is
-Student's t; it covers training randomness on this test set only. See `pth_tracker.stats` for the formulas.
-"""
+"""Check 6: differences between arms, paired by seed; `pth_tracker.checks.paired_results` computes what it judges."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from pth_tracker import stats
 from pth_tracker.checks.paired_evidence import further
-from pth_tracker.design.comparison import Comparison, Member, Pair, by_pair_key
+from pth_tracker.checks.paired_results import (
+    PairedResult,
+    pair_keys,
+    paired_by,
+    paired_scores,
+    result_of,
+    seed_order,
+    shown_range,
+    shown_unit,
+    unit_scores,
+)
+from pth_tracker.design.comparison import Pair
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
-from pth_tracker.runs import Floats
-
-
-@dataclass(frozen=True)
-class PairedResult:
-    """Everything that a comparison of two arms says, in the score's own unit and sign (``a`` minus ``b``)."""
-
-    seeds: tuple[str, ...]
-    """The common seeds."""
-    differences: Floats
-    """``(n,)``, ``a`` minus ``b``, the tasks averaged for each seed."""
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
-    interval: stats.MeanInterval
-    welch: stats.WelchInterval
-    signs: stats.SignFlip
-    adjusted_p: float | None
-    """The t test's p, adjusted by Holm over the family of comparisons; None where there is none."""
-    family: int
-    """Comparisons in the family."""
-    equivalence: stats.Equivalence | None
-    verdict: stats.Verdict
-
-
-def unit_scores(members: Sequence[Member]) -> dict[tuple[str, str], float]:
-    """(task, replicate) to the mean score of its counted runs."""
-    found: dict[tuple[str, str], float] = {}
-    for replicate, group in by_pair_key(members).items():
-        tasks: dict[str, list[float]] = {}
-        for member in group:
-            if member.score is not None and math.isfinite(member.score):
-                tasks.setdefault("\x1f".join(member.cell.task), []).append(member.score)
-        for task, scores in tasks.items():
-            found[task, replicate] = math.fsum(scores) / len(scores)
-    return found
-
-
-def _by_seed(scores: dict[tuple[str, str], float], units: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Replicate to the mean over the tasks among ``units``."""
-    found: dict[str, list[float]] = {}
-    for unit in units:
-        found.setdefault(unit[1], []).append(scores[unit])
-    return {seed: math.fsum(values) / len(values) for seed, values in found.items()}
-
-
-def _seed_order(seed: str) -> tuple[int, float, str]:
-    return (0, float(seed), seed) if seed.lstrip("-").isdigit() else (1, 0.0, seed)
-
-
-def paired_scores(pair: Pair) -> tuple[dict[str, float], dict[str, float], tuple[str, ...], tuple[str, ...]]:
-    """Seed to score for both arms over their common units, and the seeds that only one arm has."""
-    a, b = (unit_scores(pair.side(first)) for first in (True, False))
-    units = [unit for unit in a if unit in b]
-    seeds_a, seeds_b = ({seed for _, seed in scores} for scores in (a, b))
-    only_a, only_b = (
-        tuple(sorted(one - two, key=_seed_order)) for one, two in ((seeds_a, seeds_b), (seeds_b, seeds_a))
-    )
-    return _by_seed(a, units), _by_seed(b, units), only_a, only_b
-
-
-def compare_scores(
-    a: dict[str, float], b: dict[str, float], only_a: tuple[str, ...], only_b: tuple[str, ...], margin: float | None
-) -> PairedResult | None:
-    """The comparison of two arms' scores by common seed, a family of one; None without a common seed."""
-    seeds = tuple(sorted(a.keys() & b.keys(), key=_seed_order))
-    if not seeds:
-        return None
-    left, right = np.array([a[seed] for seed in seeds]), np.array([b[seed] for seed in seeds])
-    differences = left - right
-    interval = stats.t_interval(differences)
-    equivalence = stats.equivalence(differences, margin) if margin is not None else None
-    return PairedResult(
-        seeds,
-        differences,
-        only_a,
-        only_b,
-        interval,
-        stats.welch_interval(left, right),
-        stats.sign_flip(differences, rng=np.random.default_rng(0)),
-        interval.p,
-        1,
-        equivalence,
-        stats.verdict(interval.p, equivalence),
-    )
-
-
-Key = tuple[str, str, str]
-"""The arms of a pair and its stress value."""
-
-
-def paired_results(comparison: Comparison) -> dict[Key, PairedResult]:
-    """(arm, arm, stress) to the comparison of both, p adjusted by Holm; computed once.
-
-    The family are the comparisons that claims name; without claims, and for any other comparison, it is all of them.
-    """
-    if "paired" not in comparison.memo:
-        margin = comparison.design.tie_margin
-        raw = {(pair.a, pair.b, pair.stress): compare_scores(*paired_scores(pair), margin) for pair in comparison.pairs}
-        comparison.memo["paired"] = adjust({key: r for key, r in raw.items() if r is not None}, comparison.claimed)
-    results: dict[Key, PairedResult] = comparison.memo["paired"]
-    return results
-
-
-def result_of(pair: Pair) -> PairedResult | None:
-    """What the comparison of the pair says; None without a common seed."""
-    return paired_results(pair.comparison).get((pair.a, pair.b, pair.stress))
-
-
-def adjust(found: Mapping[Key, PairedResult], claimed: Collection[tuple[str, str]]) -> dict[Key, PairedResult]:
-    """The results with p adjusted over their family, and the word that follows from it."""
-    named = [key for key in found if (key[0], key[1]) in claimed or (key[1], key[0]) in claimed]
-    p_values: dict[Key, tuple[float, int]] = {}
-    for family in (list(found), named):  # what is named is adjusted anew among its own
-        own = [found[key].interval.p for key in family]
-        adjusted = stats.holm([1.0 if p is None else p for p in own])
-        p_values |= {key: (float(p), len(family)) for key, p in zip(family, adjusted)}
-    settled = {}
-    for key, result in found.items():
-        p = None if result.interval.p is None else p_values[key][0]
-        word = stats.verdict(p, result.equivalence)
-        settled[key] = replace(result, adjusted_p=p, family=p_values[key][1], verdict=word)
-    return settled
-
-
-def _paired_by(pair: Pair) -> tuple[set[str], set[str]]:
-    """The seeds of both arms: of their scored runs, or of all that count where an arm has no score."""
-    sides = [{seed for _, seed in unit_scores(pair.side(first))} for first in (True, False)]
-    if not all(sides):
-        sides = [set(by_pair_key(pair.side(first))) for first in (True, False)]
-    return sides[0], sides[1]
-
-
-def shown_unit(pair: Pair) -> tuple[float, str]:
-    """The factor and the unit in which differences are shown: rates in points of 100."""
-    scores = [member.score for member in (*pair.side(True), *pair.side(False)) if member.score is not None]
-    rate = bool(scores) and all(0 <= score <= 1 for score in scores) and any(score % 1 for score in scores)
-    return (100.0, " points") if rate else (1.0, "")
-
-
-def _keys(pair: Pair) -> tuple[str, ...]:
-    return tuple(member.key for member in (*pair.side(True), *pair.side(False)))
-
-
-def _range(low: float | None, high: float | None, scale: float) -> str:
-    return "no interval" if low is None or high is None else f"{low * scale:+.2f} to {high * scale:+.2f}"
 
 
 def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
@@ -197,7 +57,7 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
     lines = [f"By seed: {each}{unit}; {pair.a} ahead on {wins} of {n}."]
     lines.append(
         f"Sign-flip p {result.signs.p:.3g} (the smallest that {n} seeds can reach is {result.signs.smallest_p:.3g}); "
-        f"Welch without pairing {_range(result.welch.low, result.welch.high, scale)}."
+        f"Welch without pairing {shown_range(result.welch.low, result.welch.high, scale)}."
     )
     if n == 1:
         lines[-1] = "One common seed gives no interval: the difference cannot be judged."
@@ -212,11 +72,11 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
         6,
         Level.INFO,
         f"{pair.subject}: {mean * scale:+.2f}{unit} over {n} seed{'s' if n != 1 else ''}, 95% interval "
-        f"{_range(result.interval.low, result.interval.high, scale)}: {word}",
+        f"{shown_range(result.interval.low, result.interval.high, scale)}: {word}",
         " ".join(lines),
         {**_evidence(pair, result, scale), **evidence},
         basis=pair.comparison.basis,
-        runs=_keys(pair),
+        runs=pair_keys(pair),
         arms=(pair.a, pair.b),
     )
 
@@ -278,7 +138,7 @@ def judge_too_few_seeds(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         f"Seed{'s' if n > 1 else ''} {', '.join(result.seeds)}; {tail}.",
         {"seeds": list(result.seeds)},
         basis=pair.comparison.basis,
-        runs=_keys(pair),
+        runs=pair_keys(pair),
         arms=(pair.a, pair.b),
         remedy="run more seeds in both arms",
     )
@@ -302,7 +162,7 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     References: check 6 of the report; Welch (1947).
     """
-    a, b = _paired_by(pair)
+    a, b = paired_by(pair)
     if not a or not b or a & b:
         return
     scale, unit = shown_unit(pair)
@@ -310,13 +170,13 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         [m.score for m in pair.side(first) if m.score is not None and math.isfinite(m.score)] for first in (True, False)
     ]
     detail = f"{pair.a} has {_seeds(a)}, {pair.b} has {_seeds(b)}."
-    evidence: dict[str, Any] = {"a": sorted(a, key=_seed_order), "b": sorted(b, key=_seed_order)}
+    evidence: dict[str, Any] = {"a": sorted(a, key=seed_order), "b": sorted(b, key=seed_order)}
     if all(sides):
         welch = stats.welch_interval(*sides)
         evidence["welch"] = [welch.low, welch.high]
         detail += (
             f" Unpaired, the means differ by {welch.mean * scale:+.2f}{unit} (Welch's 95% interval "
-            f"{_range(welch.low, welch.high, scale)})."
+            f"{shown_range(welch.low, welch.high, scale)})."
         )
     yield Finding(
         6,
@@ -325,8 +185,8 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         detail,
         evidence,
         basis=pair.comparison.basis,
-        runs=_keys(pair),
-        blames=_keys(pair),
+        runs=pair_keys(pair),
+        blames=pair_keys(pair),
         arms=(pair.a, pair.b),
         remedy="run one arm on the other's seeds",
     )
@@ -349,7 +209,7 @@ def judge_unpaired_runs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     References: check 6 of the report.
     """
-    a, b = _paired_by(pair)
+    a, b = paired_by(pair)
     if not a & b or a == b:
         return
     both = bool(a - b and b - a)
@@ -360,7 +220,7 @@ def judge_unpaired_runs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         Level.WARN if both else Level.INFO,
         f"{pair.subject}: {len(runs)} run{'s' if len(runs) != 1 else ''} without a partner, left out of the pairing",
         f"O{'; '.join(parts)[1:]}.",
-        {"only_a": sorted(a - b, key=_seed_order), "only_b": sorted(b - a, key=_seed_order)},
+        {"only_a": sorted(a - b, key=seed_order), "only_b": sorted(b - a, key=seed_order)},
         basis=pair.comparison.basis,
         runs=runs,
         arms=(pair.a, pair.b),
@@ -369,7 +229,7 @@ def judge_unpaired_runs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
 
 def _seeds(seeds: set[str]) -> str:
-    return ", ".join(sorted(seeds, key=_seed_order))
+    return ", ".join(sorted(seeds, key=seed_order))
 
 
 def _facts(pair: Pair) -> tuple[str, ...]:
@@ -377,7 +237,7 @@ def _facts(pair: Pair) -> tuple[str, ...]:
 
 
 def _seed_facts(pair: Pair) -> tuple[str, ...]:
-    a, b = _paired_by(pair)
+    a, b = paired_by(pair)
     return ("common_seed",) if a & b else ()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pth_tracker import stats
 
 if TYPE_CHECKING:
-    from pth_tracker.checks.paired import PairedResult
+    from pth_tracker.checks.paired_results import PairedResult
 
 Scores = Mapping[tuple[str, str], float]
 """(task, seed) to score."""

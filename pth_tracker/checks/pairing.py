@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from pth_tracker import stats
-from pth_tracker.checks.paired import result_of, shown_unit
+from pth_tracker.checks.paired_results import result_of, shown_unit
 from pth_tracker.design.comparison import Comparison, Member, Pair, keys_of, side_members
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import RunState

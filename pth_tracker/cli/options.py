@@ -30,6 +30,8 @@ class StdoutFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
 
 
 def option(*flags: str, help: str, metavar: str | None = None, default: bool = False) -> Any:
@@ -62,6 +64,14 @@ DesignFile = Annotated[
         "--design",
         metavar="FILE",
         help="A design file (YAML): arms, varied fields, seeds, metric, claims.",
+    ),
+]
+Vocabularies = Annotated[
+    list[Path] | None,
+    option(
+        "--vocabulary",
+        metavar="FILE",
+        help="A vocabulary file (YAML) of a framework of your own, in the schema of the built-in ones. Repeatable.",
     ),
 ]
 Arms = Annotated[
@@ -232,3 +242,17 @@ def parse_since(text: str, now: datetime | None = None) -> datetime | None:
 def split_commas(values: list[str] | None) -> tuple[str, ...]:
     """Every word of a repeatable option whose values may be separated by commas."""
     return tuple(word for value in values or () for word in (part.strip() for part in value.split(",")) if word)
+
+
+def vocabulary_files(paths: list[Path] | None) -> tuple[Path, ...]:
+    """The files of ``--vocabulary``, found sound before any tracker is asked.
+
+    Raises:
+        UsageError: one cannot be read or does not fit the schema; names file and key.
+    """
+    files = tuple(path.expanduser() for path in paths or ())
+    if files:
+        from pth_tracker.vocabulary.load import load_vocabulary
+
+        load_vocabulary(files)
+    return files

@@ -89,7 +89,7 @@ def _write_back(tracker: Tracker, audit: Audit, writing: Writing) -> WriteBack:
 
     if writing.no_write:
         return WriteBack(refused="--no-write was given")
-    files = {f"audit{one.suffix}": render(audit, one).encode() for one in FORMATS}
+    files = {f"audit{one.suffix}": render(audit, one).encode() for one in FORMATS if one.attached}
     allow_running(tracker, writing.write_running)
     try:
         return write_back(tracker, audit, dry_run=writing.dry_run, files=files)

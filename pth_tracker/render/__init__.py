@@ -23,11 +23,15 @@ class Format:
     module: str
     function: str
     """``function(audit, status=ExitCode | None) -> str``."""
+    attached: bool = False
+    """Whether the project's audit run in the tracker gets a file of this format."""
 
 
 FORMATS: Final = (
-    Format("text", ".txt", "pth_tracker.render.terminal", "format_file"),
-    Format("json", ".json", "pth_tracker.render.json_v1", "to_json"),
+    Format("text", ".txt", "pth_tracker.render.terminal", "format_file", attached=True),
+    Format("json", ".json", "pth_tracker.render.json_v1", "to_json", attached=True),
+    Format("markdown", ".md", "pth_tracker.render.markdown", "to_markdown"),
+    Format("junit", ".xml", "pth_tracker.render.junit", "to_junit"),
 )
 """Every format there is, by name and by suffix unique."""
 

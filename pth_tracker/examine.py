@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pth_tracker import stats
 from pth_tracker.checks import run_rules, stamp
+from pth_tracker.checks.batch_evidence import prompt_tuples, repeated_tuples
 from pth_tracker.checks.stability import has_collapsed
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.model import Finding, Plan
@@ -28,7 +29,7 @@ from pth_tracker.vocabulary.load import load_vocabulary
 
 Number = TypeVar("Number", np.int64, np.float64)
 
-EXAMINE_VERSION: Final = 3
+EXAMINE_VERSION: Final = 4
 """Raised whenever examining the same history would yield something else: part of the cache's key."""
 BLOCK: Final = 8
 """Updates a block of hashes."""
@@ -39,7 +40,7 @@ SCORE_POINTS: Final = 2048
 WITNESS_POINTS: Final = 512
 BATCH_RUNS: Final = 512
 """Runs of equal batch identities that are kept."""
-CURVES: Final = ("clip_fraction", "sampler_k3_kl", "sampler_kl", "data_age", "lr")
+CURVES: Final = ("clip_fraction", "sampler_k3_kl", "sampler_kl", "sampler_abs_dlogp", "data_age", "lr")
 """Quantities whose curves are kept for the report."""
 
 
@@ -150,6 +151,12 @@ class Examination:
     conflicts: int = 0
     batches: BatchIds | None = None
     """None where no batch's identity is logged."""
+    told_step: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """The first 512 of the updates whose batches other metrics tell apart: prompts, response lengths and scores."""
+    told_batch: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Labels of their batches, equal where all those metrics are."""
+    told_count: int = 0
+    """How many such updates there are."""
     seams: tuple[Seam, ...] = ()
     """Of a resumed run: where each segment follows the ones before it."""
     restart_at: int | None = None
@@ -265,6 +272,7 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         *(name for name in plan.quantities if known[name].learner),
     }
     held = {name: series for name in plan.quantities if (series := reading.series(name)) is not None}
+    told_step, told_batch = _told_batches(view)
     return Examination(
         run_key=run.key,
         findings=tuple(findings),
@@ -285,6 +293,9 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         last_update=_last_update(run, history),
         conflicts=history.conflicts,
         batches=_batch_ids(held["batch_id"]) if "batch_id" in held else None,
+        told_step=told_step[:WITNESS_POINTS].copy(),
+        told_batch=told_batch[:WITNESS_POINTS].copy(),
+        told_count=len(told_step),
     )
 
 
@@ -324,6 +335,16 @@ def _batch_ids(series: Series) -> BatchIds:
     kept = slice(0, BATCH_RUNS if len(starts) <= BATCH_RUNS else 0)
     digest = hashlib.blake2b(series.step.tobytes() + ids.tobytes(), digest_size=16).hexdigest()
     return BatchIds(len(ids), len(np.unique(ids)), ids[starts][kept], lengths[kept].astype(np.int64), digest)
+
+
+def _told_batches(view: RunView) -> tuple[Ints, Ints]:
+    """The ``(n,)`` updates whose batches metrics other than an identity tell apart, and the labels of the batches."""
+    found = repeated_tuples(view)
+    if found is not None:
+        return found.tuples.step, found.tuples.full
+    prompts = prompt_tuples(view)
+    empty = np.empty(0, dtype=np.int64)
+    return (empty, empty) if prompts is None else (prompts.step, prompts.labels)
 
 
 def _last_update(run: Run, history: History) -> int | None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pth_tracker.errors import ExitCode
-from pth_tracker.model import CHECK_TITLES, Audit, Basis, Finding, Level, Outcome
+from pth_tracker.model import CHECK_TITLES, Audit, Basis, Finding, Level, Outcome, WriteBack
 from pth_tracker.render.text import counted, short_exit_words
+
+DECLARED_BY: Final[Mapping[str, str]] = {
+    "arms": "--arm NAME=GLOB",
+    "vary": "--vary KEY",
+    "replicate": "--replicate KEY",
+    "metric": "--metric KEY",
+    "higher_is_better": "metric.higher_is_better in a design file",
+    "baseline": "baseline in a design file",
+    "task": "task in a design file",
+    "stress": "stress in a design file",
+}
+"""Part of the design to what declares it, where it was inferred."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +147,34 @@ def status_words(audit: Audit, status: ExitCode) -> str:
     if status is ExitCode.OK and audit.counts["fail"]:
         meaning = "a check failed, which --exit-zero mutes"
     return f"exit status {int(status)}: {meaning}"
+
+
+def written(write_back: WriteBack) -> tuple[str, list[str]]:
+    """What was written into the tracker, or would be: in a line, and one line for each thing to know of it."""
+    runs = counted(len({edit.run_id for edit in write_back.planned}), "run")
+    changes = _changes(write_back)
+    if write_back.refused:
+        heading = f"Nothing written: {write_back.refused}"
+    elif not write_back.applied and not (write_back.planned or write_back.errors or write_back.skipped):
+        heading = "Dry run: all marks are up to date, nothing would change"
+    elif not write_back.applied and not write_back.errors:
+        heading = f"Dry run, nothing written; would change {runs}{changes}"
+    elif not write_back.applied:
+        heading = "Nothing written: the tracker failed"
+    elif write_back.planned:
+        heading = f"Written: marks of {runs}{changes}"
+    elif write_back.errors or write_back.skipped:
+        heading = "Written: no marks"
+    else:
+        heading = "Nothing to write: all marks are up to date"
+    items = [f"audit run: {write_back.published}"] if write_back.published else []
+    items += [f"left out: {skipped}" for skipped in write_back.skipped]
+    return heading, items + [f"refused: {error}" for error in write_back.errors]
+
+
+def _changes(write_back: WriteBack) -> str:
+    verdicts = Counter(edit.set["verdict"] for edit in write_back.planned if "verdict" in edit.set)
+    cleared = sum("verdict" in edit.unset for edit in write_back.planned)
+    words = [f"{number} {verdict}" for verdict, number in verdicts.items()]
+    words += [f"{cleared} cleared"] if cleared else []
+    return f" ({', '.join(words)})" if words else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -17,6 +16,7 @@ from pth_tracker.model import (
 )
 from pth_tracker.render.evidence import redacted
 from pth_tracker.render.summary import (
+    DECLARED_BY,
     explained,
     finding_facts,
     finding_order,
@@ -27,6 +27,7 @@ from pth_tracker.render.summary import (
     summary,
     tally,
     unjudged,
+    written,
 )
 from pth_tracker.render.text import compact_names, counted, safe_text, wrap
 from pth_tracker.tracker import without_credentials
@@ -35,16 +36,6 @@ from pth_tracker.values import show_value
 _SGR: Final = {"FAIL": "1;31", "WARN": "33", "INFO": "36", "PASS": "32", "bold": "1"}
 _INDENT: Final = " " * 6
 _LABEL_WIDTH: Final = 10
-_DECLARED_BY: Final = {
-    "arms": "--arm NAME=GLOB",
-    "vary": "--vary KEY",
-    "replicate": "--replicate KEY",
-    "metric": "--metric KEY",
-    "higher_is_better": "metric.higher_is_better in a design file",
-    "baseline": "baseline in a design file",
-    "task": "task in a design file",
-    "stress": "stress in a design file",
-}
 MAX_ARMS: Final = 12
 """More arms than this are only counted, except with ``verbose``."""
 
@@ -208,11 +199,11 @@ def _design(page: _Page, audit: Audit) -> None:
     }
     for name, text in rows.items():
         if text:
-            mark = f" [inferred; {_DECLARED_BY[name]} declares it]" if name in design.inferred else ""
+            mark = f" [inferred; {DECLARED_BY[name]} declares it]" if name in design.inferred else ""
             page.add(*page.labelled(name, text + mark, "  "))
     if "baseline" in design.inferred and design.baseline:
         page.add(
-            *page.labelled("baseline", f"{design.baseline} [inferred; {_DECLARED_BY['baseline']} declares it]", "  ")
+            *page.labelled("baseline", f"{design.baseline} [inferred; {DECLARED_BY['baseline']} declares it]", "  ")
         )
     if design.tie_margin is not None:
         page.add(*page.labelled("margin", f"differences within {design.tie_margin:g} are a tie", "  "))
@@ -307,36 +298,10 @@ def _notes(page: _Page, audit: Audit) -> None:
 
 
 def _written(page: _Page, write_back: WriteBack) -> None:
-    runs = counted(len({edit.run_id for edit in write_back.planned}), "run")
-    changes = _changes(write_back)
-    if write_back.refused:
-        page.heading(f"Nothing written: {write_back.refused}")
-    elif not write_back.applied and not (write_back.planned or write_back.errors or write_back.skipped):
-        page.heading("Dry run: all marks are up to date, nothing would change")
-    elif not write_back.applied and not write_back.errors:
-        page.heading(f"Dry run, nothing written; would change {runs}{changes}")
-    elif not write_back.applied:
-        page.heading("Nothing written: the tracker failed")
-    elif write_back.planned:
-        page.heading(f"Written: marks of {runs}{changes}")
-    elif write_back.errors or write_back.skipped:
-        page.heading("Written: no marks")
-    else:
-        page.heading("Nothing to write: all marks are up to date")
-    if write_back.published:
-        page.item(f"audit run: {write_back.published}")
-    for skipped in write_back.skipped:
-        page.item(f"left out: {skipped}")
-    for error in write_back.errors:
-        page.item(f"refused: {error}")
-
-
-def _changes(write_back: WriteBack) -> str:
-    verdicts = Counter(edit.set["verdict"] for edit in write_back.planned if "verdict" in edit.set)
-    cleared = sum("verdict" in edit.unset for edit in write_back.planned)
-    words = [f"{number} {verdict}" for verdict, number in verdicts.items()]
-    words += [f"{cleared} cleared"] if cleared else []
-    return f" ({', '.join(words)})" if words else ""
+    heading, items = written(write_back)
+    page.heading(heading)
+    for item in items:
+        page.item(item)
 
 
 def _closing(page: _Page, audit: Audit, status: ExitCode | None) -> None:

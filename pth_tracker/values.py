@@ -17,6 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from pth_tracker.namespaces import is_namespace, parse_namespace
+
 Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
 """A configuration value in canonical form."""
 
@@ -64,8 +66,9 @@ def canonical_value(raw: object, _depth: int = 0) -> Value:
     """The typed value that ``raw`` spells.
 
     Text is read as a Python or JSON scalar where all of it is one (``"None"``, ``"True"``, ``"1e-06"``), and as a
-    list or mapping where it is a bracketed literal. Everything else that is no plain value becomes its text, an
-    object's without its place in memory (``<function f at 0x7f3a>``), which is another one at every launch.
+    list or mapping where it is a bracketed literal or a printed namespace. Everything else that is no plain value
+    becomes its text, an object's without its place in memory (``<function f at 0x7f3a>``), which is another one at
+    every launch.
     """
     if isinstance(raw, bool | np.bool_):
         return bool(raw)
@@ -105,6 +108,9 @@ def _parse_text(text: str, depth: int) -> Value:
             return text
         if isinstance(literal, list | tuple | dict):
             return canonical_value(literal, depth + 1)
+    if bare[-1:] == ")" and is_namespace(bare):
+        settings = parse_namespace(bare)
+        return text if settings is None else canonical_value(settings, depth + 1)
     return _ADDRESS.sub("", text) if bare[:1] + bare[-1:] == "<>" else text
 
 
@@ -245,15 +251,19 @@ def is_secret(key: str, extra: Iterable[str] = ()) -> bool:
 
 
 _PASSWORD: Final = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
+_PRINTED: Final = re.compile(r"\b(\w*(?:key|token|secret|passw(?:or)?d)\w*=)(?:'[^'\n]*'|\"[^\"\n]*\")", re.IGNORECASE)
 
 
 def without_secrets(value: Value) -> Value:
-    """``value`` without the secrets within it: values of secret keys, and passwords in addresses."""
+    """``value`` without the secrets within it: values of secret keys, passwords in addresses and printed namespaces."""
     if isinstance(value, dict):
         return {key: REDACTED if is_secret(key) else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(item) for item in value]
-    return _PASSWORD.sub(rf"\1:{REDACTED}@", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    plain = _PASSWORD.sub(rf"\1:{REDACTED}@", value)
+    return _PRINTED.sub(rf"\1{REDACTED}", plain) if "amespace(" in plain[:MAX_LITERAL] else plain
 
 
 def to_json_value(value: Any) -> Any:

@@ -30,7 +30,7 @@ from pth_tracker.model import STUCK_BATCH, Basis, Finding, Level, Rule, Scope, b
 from pth_tracker.runs import Floats
 from pth_tracker.stats.repeats import latest_equal, period
 from pth_tracker.vocabulary.canonicalise import Series
-from pth_tracker.vocabulary.functions import Lens
+from pth_tracker.vocabulary.lens import Lens
 
 STANDING_STILL: Final = 4
 """Updates through which a prompt tuple has to stand still."""

@@ -55,7 +55,7 @@ def judge_shared_data_order(comparison: Comparison, met: frozenset[str]) -> Iter
         evidence = orders.evidence(keys)
         told = _told_by(involved[0], evidence[0][2])
         blamed = at_fault(involved, replicate)
-        fields = {key for member in involved for key in member.reading.framework.data_seed.keys}
+        fields = {key for member in involved for key in member.reading.seed_keys}
         yield Finding(
             2,
             Level.FAIL,
@@ -136,7 +136,7 @@ def judge_one_data_order(comparison: Comparison, met: frozenset[str]) -> Iterato
         known = {orders.root(member.key) if member.key in orders.runs else None for member in members}
     if len(known) != 1 or None in known:
         return
-    fields = sorted({key for member in members for key in member.reading.framework.data_seed.keys})
+    fields = sorted({key for member in members for key in member.reading.seed_keys})
     why = next((member.seed.why for member in members if member.seed.why), "")
     yield Finding(
         2,

@@ -75,10 +75,16 @@ def _clip_values(view: RunView, clip: Series) -> Floats:
     return clip.values[trained(view, clip) & np.isfinite(clip.values)]
 
 
+def _idle_level(view: RunView, clip: Series) -> float:
+    """The clip fraction up to which the clip is idle: 0, or what kernels make where the ratio is 1 by construction."""
+    return clip.meaning.noise if view.role("ratio_is_one") is True else 0.0
+
+
 def _clip_facts(view: RunView) -> Iterator[str]:
     clip, sampler = view.series("clip_fraction"), sampler_series(view)
     moving = None if clip is None else _clip_values(view, clip)
-    settled = moving is not None and (np.any(moving != 0) or corrected(view))
+    acts = clip is not None and moving is not None and bool(np.any(np.abs(moving) > _idle_level(view, clip)))
+    settled = moving is not None and (acts or corrected(view))
     # Where nothing is logged at all, that is what is missing.
     if moving is None or settled or len(moving) >= (1 if view.role("ratio_is_one") is True else LEAST_UPDATES):
         yield "enough_updates"
@@ -93,6 +99,10 @@ def _cause(view: RunView, one: bool) -> str:
     return f"pi_old is the learner's own recomputed policy{step}: this run has no off-policy correction."
 
 
+def _idle_words(highest: float) -> str:
+    return "exactly 0" if highest == 0 else f"at most {highest:.2g}, which two forward passes make of one policy,"
+
+
 def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     """The clip of an uncorrected run never acts while its sampler lags.
 
@@ -104,7 +114,8 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     off-policy correction at all, while its log looks healthy.
 
     How it decides: the clip fraction is exactly 0 (full precision) on each of at least 20 updates with a learning
-    rate above 0 (fewer where the configuration makes the ratio 1), no importance correction against the sampler is
+    rate above 0 (fewer where the configuration makes the ratio 1; there it may also lie below the level that the
+    vocabulary gives for the kernels of two forward passes), no importance correction against the sampler is
     active, and either lag is measured (the sampler's KL lies above the tolerance on at least 3 updates and 5% of
     them, or is not finite on two, and lag is declared or a 5-update window median grew 5-fold) or lag is declared
     and the configuration makes the ratio 1. Losses without a clip that could be tested are left out. A warning where
@@ -125,8 +136,11 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
         return
     moving = _clip_values(view, clip)
     one = view.role("ratio_is_one") is True
-    if len(moving) < (1 if one else LEAST_UPDATES) or np.any(moving != 0) or not clip.exact_zeros:
+    if len(moving) < (1 if one else LEAST_UPDATES) or not clip.exact_zeros:
         return
+    if np.any(np.abs(moving) > _idle_level(view, clip)):
+        return
+    highest = float(moving.max())
     interval = lag_declared(view)
     evidence: dict[str, Any] = {"updates": len(moving), "clip_fraction": clip.key, "ratio_is_one": one}
     if interval:
@@ -150,7 +164,7 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
         1,
         Level.FAIL if view.role("correction") is not MISSING else Level.WARN,
         "the clip never acts while the sampler lags",
-        f"{clip.key} is exactly 0 on all {len(moving)} updates while {reason}. {_cause(view, one)}",
+        f"{clip.key} is {_idle_words(highest)} on all {len(moving)} updates while {reason}. {_cause(view, one)}",
         evidence,
         IDLE_CLIP,
         basis=Basis.CONTRADICTION,

@@ -8,30 +8,30 @@ from typing import Final
 from pth_tracker.design.comparison import Cell, Comparison, Member
 from pth_tracker.model import LOST_SEED, Basis, Finding, Level, Rule, Scope, branch
 from pth_tracker.values import MISSING
-from pth_tracker.vocabulary.functions import seed_text
+from pth_tracker.vocabulary.lens import seed_text
 
 
 def claimed_otherwise(member: Member, replicate: Sequence[str]) -> str:
     """How the run's name or arguments contradict the order its data took; ``""``: they do not.
 
-    A seed in the name may be another than the data seed: where a data seed acts, a name that equals any other seed of
-    the configuration, or a declared replicate field, is taken as that one.
+    A seed in the name may be another than the data seed: where a data seed acts, or none can, a name that equals any
+    other seed of the configuration, or a declared replicate field, is taken as that one.
     """
-    seed, framework = member.seed, member.reading.framework
-    known = seed.order is not None or bool(framework.data_seed.uncontrolled)
+    seed, keys = member.seed, member.reading.seed_keys
+    known = seed.order is not None or seed.uncontrolled
     if not known:
         return ""
     effective = f"{seed.order!r}" if seed.acts else (seed.order or "no seed")
     reason = f" ({seed.why})" if seed.why else ""
     for key, argument in member.arguments.items():
-        if key in framework.data_seed.keys and argument.seed != seed.order:
+        if key in keys and argument.seed != seed.order:
             return f"launched with {argument.text}, trained on {effective}{reason}"
     if member.label is None or member.label.seed == seed.order:
         return ""
     others = {
         seed_text(value)
         for key, value in member.run.config.items()
-        if key in replicate or (seed.acts and member.reading.is_seed(key))
+        if key in replicate or ((seed.acts or seed.uncontrolled) and member.reading.is_seed(key))
     }
     if member.label.seed in others:
         return ""
@@ -43,7 +43,7 @@ def claimed_seed(member: Member, replicate: Sequence[str]) -> str | None:
 
     Its arguments and its name say so where they contradict its order, else its configuration, else its name.
     """
-    keys = member.reading.framework.data_seed.keys
+    keys = member.reading.seed_keys
     arguments = [argument.seed for key, argument in member.arguments.items() if key in keys]
     if claimed_otherwise(member, replicate):
         wrong = [seed for seed in arguments if seed != member.seed.order]
@@ -114,7 +114,7 @@ def judge_lost_seed(comparison: Comparison, met: frozenset[str]) -> Iterator[Fin
         said += [f"{member.run.label}: {claims[member.key]}" for member in wrong]
         blamed |= dict.fromkeys(member.key for member in wrong)
         basis = Basis.CONTRADICTION
-        keys = {key for member in members for key in member.reading.framework.data_seed.keys}
+        keys = {key for member in members for key in member.reading.seed_keys}
         if arm and comparison.arms_declared and (not replicate or keys & set(replicate)):
             for order, group in _shared(members).items():
                 said.append(f"{_names(group)} share one data order, {order}")

@@ -76,7 +76,7 @@ class RunView:
             found.add("score")
         if self.run.config:
             found.add("config")
-        if self.reading.seed.order is not None:
+        if self.reading.seed.order is not None or self.reading.seed.uncontrolled:
             found.add("data_seed")
         if name_label(self.run.name) or self.reading.seed.given is not MISSING:
             found.add("seed_label")

@@ -14,7 +14,7 @@ from pth_tracker.model import Basis, DesignInForce
 from pth_tracker.runs import Run
 from pth_tracker.values import MISSING, Maybe, Value, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
-from pth_tracker.vocabulary.functions import EffectiveSeed
+from pth_tracker.vocabulary.lens import EffectiveSeed
 
 if TYPE_CHECKING:
     from pth_tracker.examine import Examination

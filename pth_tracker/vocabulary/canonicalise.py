@@ -12,8 +12,10 @@ import numpy as np
 from pth_tracker.runs import Floats, History, Ints, Run
 from pth_tracker.values import MISSING, Maybe, is_secret
 from pth_tracker.vocabulary.detect import find_keys, matches_any
-from pth_tracker.vocabulary.functions import FUNCTIONS, EffectiveSeed, Lens, release, seed_text
-from pth_tracker.vocabulary.load import Candidate, Framework, Vocabulary
+from pth_tracker.vocabulary.functions import FUNCTIONS
+from pth_tracker.vocabulary.lens import EffectiveSeed, Lens, release, seed_text
+from pth_tracker.vocabulary.load import Vocabulary
+from pth_tracker.vocabulary.schema import Candidate, Framework
 
 WIDENED: Final = {"batch_id": "batch_id_high"}
 """Quantity to the one that holds its upper bits, since a store that keeps float32 keeps 24 bits of each."""
@@ -66,22 +68,25 @@ class Reading:
         """Role to value; a role that the configuration does not tell is absent."""
         found: dict[str, Any] = {}
         for name, role in self.framework.roles.items():
-            lens = Lens(self.run.config, self.run.version, found)
+            lens = self._lens(found)
             if role.python:
                 value = FUNCTIONS[role.python](lens)
             elif role.expr:
                 value = self._expression(role.expr, found)
             else:
-                held = [self.run.config[key] for key in role.keys if key in self.run.config]
+                held = [value for key in role.keys if (value := lens.get(key)) is not MISSING]
                 value = held[0] if held else (MISSING if role.default is None else role.default)
             if value is not MISSING:
                 found[name] = value
         return found
 
+    def _lens(self, roles: Mapping[str, Any]) -> Lens:
+        return Lens(self.run.config, self.run.version, roles, self.framework.aliases)
+
     def _expression(self, expression: str, roles: Mapping[str, Any]) -> Maybe:
         from pth_tracker.expressions import ExpressionError, evaluate
 
-        lens = Lens(self.run.config, self.run.version, roles)
+        lens = self._lens(roles)
         try:
             value: Maybe = evaluate(expression, roles, {"cfg": lens.cfg, "has": lens.has})
         except ExpressionError:
@@ -102,19 +107,22 @@ class Reading:
         rule = self.framework.data_seed
         if not self.run.config:
             return EffectiveSeed(key=rule.keys[0] if rule.keys else "", why="no configuration is logged")
-        lens = Lens(self.run.config, self.run.version, {})
+        lens = self._lens({})
         if rule.python:
             found: EffectiveSeed = FUNCTIONS[rule.python](lens)
             return found
-        key = next((key for key in rule.keys if key in self.run.config), rule.keys[0] if rule.keys else "")
+        named = tuple(name for key in rule.keys for name in lens.names(key))
+        key = next((name for name in named if name in self.run.config), next(iter(named), ""))
         given = self.run.get(key) if key else MISSING
         if rule.uncontrolled:
-            return EffectiveSeed(None, False, given, key, rule.uncontrolled)
+            return EffectiveSeed(None, False, given, key, rule.uncontrolled, uncontrolled=True)
         for inert in rule.inert:
             if self._expression(inert.when, self.roles) is True:
-                return EffectiveSeed(inert.order, False, given, key, inert.why)
+                return EffectiveSeed(inert.order or None, False, given, key, inert.why, uncontrolled=not inert.order)
         if given is not MISSING and given is not None:
             return EffectiveSeed(seed_text(given), True, given, key)
+        if given is None and rule.uncontrolled_when_null:
+            return EffectiveSeed(None, False, given, key, rule.uncontrolled_when_null, uncontrolled=True)
         state = "absent" if given is MISSING else "null"
         if rule.default is not None:
             why = f"{key} is {state} and counts as {rule.default}"
@@ -134,7 +142,8 @@ class Reading:
         """The raw metrics of this run that may hold the quantity, in order of preference."""
         available = self.run.metric_keys
         names = (quantity, WIDENED[quantity]) if quantity in WIDENED else (quantity,)
-        found = (key for name in names for one in self.candidates(name) for key in find_keys(one.key, available))
+        wanted = (key for name in names for one in self.candidates(name) for key in (one.key, one.minus) if key)
+        found = (key for name in wanted for key in find_keys(name, available))
         return tuple(dict.fromkeys(found))
 
     def series(self, quantity: str) -> Series | None:
@@ -150,6 +159,9 @@ class Reading:
         for candidate in self.candidates(quantity):
             for key in find_keys(candidate.key, held):
                 step, values = self.history.series(key)
+                if candidate.not_computed:
+                    computed = ~np.isin(values, candidate.not_computed)
+                    step, values = step[computed], values[computed]
                 if not len(step) or (candidate.zero == "not_computed" and not np.any(values != 0)):
                     continue
                 signed = -values if candidate.sign < 0 else values
@@ -170,9 +182,15 @@ class Reading:
         """Whether the configuration key is computed at run time."""
         return matches_any(key, self.framework.derived)
 
+    @cached_property
+    def seed_keys(self) -> tuple[str, ...]:
+        """The names, in any release, of the keys that order the training data."""
+        lens = self._lens({})
+        return tuple(name for key in self.framework.data_seed.keys for name in lens.names(key))
+
     def is_seed(self, key: str) -> bool:
         """Whether the configuration key holds a seed, of the data order or of anything else."""
-        return key in self.framework.data_seed.keys or matches_any(key, self.framework.other_seeds)
+        return key in self.seed_keys or matches_any(key, self.framework.other_seeds)
 
 
 def _widened(series: Series, high: Series) -> Series:

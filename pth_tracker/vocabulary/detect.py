@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from pth_tracker.values import Value
-from pth_tracker.vocabulary.functions import FUNCTIONS, Lens
-from pth_tracker.vocabulary.load import Framework, Vocabulary
+from pth_tracker.vocabulary.functions import FUNCTIONS
+from pth_tracker.vocabulary.lens import Lens
+from pth_tracker.vocabulary.load import Vocabulary
+from pth_tracker.vocabulary.schema import Framework, Head, Names
 
 GENERIC = "generic"
 """The framework of a run that no vocabulary recognises."""
@@ -30,31 +32,71 @@ def _matches(key: str, globs: tuple[str, ...]) -> bool:
     return any(pattern(glob).match(key) if "*" in glob else key == glob for glob in globs)
 
 
-def _hits(globs: Iterable[str], keys: Collection[str]) -> int:
-    """How many of ``globs`` some key matches; ``keys`` is a set or mapping, where a plain name is looked up."""
-    return sum(1 for glob in globs if (any(map(pattern(glob).match, keys)) if "*" in glob else glob in keys))
+def _held(glob: str, keys: Collection[str]) -> bool:
+    return any(map(pattern(glob).match, keys)) if "*" in glob else glob in keys
 
 
-def _score(framework: Framework, config: Mapping[str, Value], metrics: frozenset[str]) -> tuple[int, int] | None:
-    """How well the framework fits: (told by its configuration, by how many names); None: it does not."""
-    detect = framework.detect
-    if _hits(detect.config_none, config) or _hits(detect.metrics_none, metrics):
+def _hits(globs: Iterable[str], keys: Collection[str], prefixes: Sequence[str] = ()) -> int:
+    """How many of ``globs`` some key matches, with one of ``prefixes`` in front; ``keys`` is a set or mapping."""
+    return sum(1 for glob in globs if any(_held(f"{prefix}{glob}", keys) for prefix in prefixes or ("",)))
+
+
+def _score(head: Head, config: Collection[str], metrics: frozenset[str]) -> tuple[int, int, int] | None:
+    """How well the framework fits: (priority, told by its configuration, by how many names); None: it does not."""
+    detect, prefixes = head.detect, head.prefixes
+
+    def all_there(names: Names) -> bool:
+        return _hits(names.config, config) == len(names.config) and _hits(names.metrics, metrics, prefixes) == len(
+            names.metrics
+        )
+
+    if _hits(detect.config_none, config) or _hits(detect.metrics_none, metrics, prefixes):
         return None
+    if any(map(all_there, detect.none_of)):
+        return None
+    scores = [
+        (detect.priority, int(bool(names.config)), len(names.config) + len(names.metrics))
+        for names in detect.all_of
+        if all_there(names)
+    ]
     if detect.config_all or detect.config_any:
-        all_hit = _hits(detect.config_all, config)
-        any_hit = _hits(detect.config_any, config)
+        all_hit, any_hit = _hits(detect.config_all, config), _hits(detect.config_any, config)
         if all_hit == len(detect.config_all) and (any_hit or not detect.config_any):
-            return 1, all_hit + any_hit
-    told = _hits(detect.metrics_any, metrics)
-    return (0, told) if detect.metrics_any and told >= detect.metrics_at_least else None
+            scores.append((detect.priority, 1, all_hit + any_hit))
+    if detect.metrics_all or detect.metrics_any:
+        needed, told = _hits(detect.metrics_all, metrics, prefixes), _hits(detect.metrics_any, metrics, prefixes)
+        if needed == len(detect.metrics_all) and (told >= detect.metrics_at_least or not detect.metrics_any):
+            scores.append((detect.priority, 0, needed + told))
+    return max(scores, default=None)
+
+
+@lru_cache(maxsize=256)  # the runs of a project have the same keys
+def _fitting(vocabulary: Vocabulary, config: frozenset[str], metrics: frozenset[str]) -> tuple[str, ...]:
+    """The frameworks that fit by name, the best first."""
+    scores = {name: _score(head, config, metrics) for name, head in vocabulary.heads.items()}
+    return tuple(sorted((name for name in scores if scores[name]), key=lambda name: (scores[name], name), reverse=True))
+
+
+def _allows(condition: str, config: Mapping[str, Value]) -> bool:
+    from pth_tracker.expressions import ExpressionError, evaluate
+
+    lens = Lens(config)
+    try:
+        return evaluate(condition, {}, {"cfg": lens.cfg, "has": lens.has}) is True
+    except ExpressionError:
+        return False
 
 
 def detect_framework(vocabulary: Vocabulary, config: Mapping[str, Value], metrics: Iterable[str] | None) -> str:
-    """The framework that fits best, by configuration before metrics and by more names before fewer; else generic."""
-    held = frozenset(metrics or ())
-    scores = {name: _score(framework, config, held) for name, framework in vocabulary.frameworks.items()}
-    fitting = sorted(((score, name) for name, score in scores.items() if score), key=lambda item: (item[0], item[1]))
-    return fitting[-1][1] if fitting else GENERIC
+    """The framework that fits best, else generic.
+
+    By priority, by configuration before metrics, and by more names before fewer.
+    """
+    for name in _fitting(vocabulary, frozenset(config), frozenset(metrics or ())):
+        condition = vocabulary.heads[name].detect.when
+        if not condition or not config or _allows(condition, config):
+            return name
+    return GENERIC
 
 
 def infer_version(framework: Framework, config: Mapping[str, Value]) -> str | None:

@@ -3,175 +3,120 @@
 ``quantities.yaml`` lists the quantities and roles that checks may need; each file of ``frameworks/`` maps one training
 framework's metric names to quantities (with their semantics) and its configuration keys to roles. A user's own file
 has the same schema. A name that the code does not know is an error that names file and key.
+
+A command starts by reading how every framework is recognised; the rest of a built-in file is read for the frameworks
+that are there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from pth_tracker.errors import UsageError
+from pth_tracker.vocabulary.schema import Candidate, Framework, Head, Quantity, RoleAbout
+
+Model = TypeVar("Model", bound=Head)
 
 FACT_PREFIX = "harness/"
 """Under this prefix `pth_tracker.probes` logs quantities by their canonical names, in every framework."""
+MAX_PARENTS: Final = 8
+"""Frameworks that may extend one another in a row."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The safe loader, in C where PyYAML was built with it: the files are read at the start of every command."""
+_SECTION: Final = re.compile(rb"^(?=[A-Za-z_])", re.MULTILINE)
+_HEAD: Final = tuple(f"{name}:".encode() for name in Head.model_fields)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+@dataclass(frozen=True)
+class _Source:
+    """One vocabulary file as bytes."""
+
+    name: str
+    raw: bytes
+
+    def data(self) -> Any:
+        try:
+            try:
+                return yaml.load(self.raw, Loader=_Loader)
+            except yaml.YAMLError:
+                return yaml.safe_load(self.raw)  # which names the line more closely
+        except yaml.YAMLError as error:
+            place = getattr(error, "problem_mark", None)
+            line = f":{place.line + 1}" if place else ""
+            raise UsageError(f"{self.name}{line}: this vocabulary is no YAML: {error}".replace("\n", " ")) from error
+
+    def head(self) -> Head:
+        """The part that recognises the framework, without reading the rest: a built-in file's sections start lines."""
+        parts = [part for part in _SECTION.split(self.raw) if part.startswith(_HEAD)]
+        return Head.model_validate(yaml.load(b"".join(parts), Loader=_Loader))
 
 
-class Quantity(_Strict):
-    """One quantity that checks may need."""
+class Frameworks(Mapping[str, Framework]):
+    """Framework to its vocabulary, which is read on use."""
 
-    about: str
-    unit: str = ""
-    estimator: Literal["", "k1", "k2", "k3", "exact", "abs"] = ""
-    """The estimator that the canonical name stands for."""
-    learner: bool = False
-    """Whether it depends on the learner's weights (a loss, a gradient norm), so that equal series mean equal runs."""
-    remedy: str
-    """What to log, where the framework's own vocabulary has no better advice."""
+    def __init__(
+        self,
+        built_in: Mapping[str, _Source],
+        own: Mapping[str, _Source],
+        quantities: Collection[str],
+        roles: Collection[str],
+    ) -> None:
+        self._built_in = built_in
+        self._sources = {**built_in, **own}
+        self._known = (quantities, roles)
+        self._read: dict[str, Framework] = {}
 
+    def __getitem__(self, name: str) -> Framework:
+        if name not in self._read:
+            source = self._sources[name]
+            framework = _validated(source.name, self._merged(source.data(), source.name), Framework)
+            _check(framework, source.name, *self._known)
+            self._read[name] = _prefixed(framework)
+        return self._read[name]
 
-class RoleAbout(_Strict):
-    """One configuration role that checks may need."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
 
-    about: str
-    remedy: str
+    def __len__(self) -> int:
+        return len(self._sources)
 
-
-class Candidate(_Strict):
-    """One metric that may hold a quantity, with what its value means."""
-
-    key: str
-    """The raw name as the framework logs it; ``*`` stands for any text."""
-    estimator: Literal["", "k1", "k2", "k3", "exact", "abs"] = ""
-    sign: Literal[1, -1] = 1
-    """-1: logged with the opposite sign."""
-    clip: Literal["", "active_branch", "sign_aware", "outside_band", "not_testable"] = ""
-    weights: Literal["", "pre", "post"] = ""
-    """Importance weights before or after truncation."""
-    zero: Literal["exact", "rounded", "not_computed"] = "exact"
-    """What a logged 0 means; ``not_computed``: nothing at all."""
-    versions: str = ""
-    """Releases it holds for: ``>=0.6.1,<0.8``."""
-    when: str = ""
-    """An expression over roles and ``cfg(key, default)``; the candidate is left out where it is false."""
-
-
-class Role(_Strict):
-    """How one role is read from a configuration: the first of ``keys`` that is there, an expression or a function."""
-
-    keys: tuple[str, ...] = ()
-    default: Any = None
-    """The value where no key is there; None: the role is missing."""
-    expr: str = ""
-    """Over the roles above it and ``cfg(key, default)``."""
-    python: str = ""
-    """A function of `pth_tracker.vocabulary.functions` by name, where a version table is needed."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Role:
-        if sum(bool(way) for way in (self.keys, self.expr, self.python)) != 1:
-            raise ValueError("give exactly one of keys, expr and python")
-        return self
+    def _merged(self, data: Any, name: str, depth: int = 0) -> Any:
+        """``data`` on top of the vocabulary that it extends; a user's file may extend the built-in one it replaces."""
+        parent = data.get("extends") if isinstance(data, Mapping) else None
+        if not parent:
+            return data
+        known = self._built_in if parent == data.get("framework") else self._sources
+        if parent not in known:
+            raise UsageError(f"{name} at extends: {parent!r} is no known framework")
+        if depth >= MAX_PARENTS:
+            raise UsageError(f"{name} at extends: {parent!r} extends this one in turn")
+        base = known[parent]
+        return _on_top(self._merged(base.data(), base.name, depth + 1), data)
 
 
-class Inert(_Strict):
-    """A setting under which the data seed decides nothing."""
-
-    when: str
-    order: str
-    """The order that is read instead, in words: ``file order``."""
-    why: str
-
-
-class Switch(_Strict):
-    """A setting under which other fields do nothing."""
-
-    keys: tuple[str, ...]
-    """Patterns of the fields."""
-    when: str
-    """An expression over roles and ``cfg(key, default)``."""
-    why: str
-    """Continues the field's name: ``does nothing while ...``."""
-
-
-class DataSeed(_Strict):
-    """Which key orders the training data, and what happens without it."""
-
-    keys: tuple[str, ...] = ()
-    default: Any = None
-    """The seed in force where no key is there; None: see ``absent``."""
-    absent: str = ""
-    """The fixed order in force where the seed is absent or null, in words; ``""``: the order is then not controlled."""
-    inert: tuple[Inert, ...] = ()
-    uncontrolled: str = ""
-    """Why no key controls the order at all."""
-    python: str = ""
-
-
-class Detect(_Strict):
-    """How a framework is recognised; ``*`` stands for any text."""
-
-    config_all: tuple[str, ...] = ()
-    config_any: tuple[str, ...] = ()
-    config_none: tuple[str, ...] = ()
-    metrics_any: tuple[str, ...] = ()
-    metrics_at_least: int = Field(default=2, ge=1)
-    """How many of ``metrics_any`` a run must log to be recognised by its metrics alone."""
-    metrics_none: tuple[str, ...] = ()
-
-
-class Framework(_Strict):
-    """One training framework's vocabulary."""
-
-    framework: str
-    about: str
-    detect: Detect = Detect()
-    version: str = ""
-    """The name of a function of `pth_tracker.vocabulary.functions` that infers the release from the configuration."""
-    quantities: Mapping[str, tuple[Candidate, ...]] = {}
-    roles: Mapping[str, Role] = {}
-    data_seed: DataSeed = DataSeed()
-    other_seeds: tuple[str, ...] = ()
-    """Patterns of keys that seed something else than the data order."""
-    task: tuple[str, ...] = ()
-    """Keys that say which task is trained; runs are compared only where they are equal."""
-    staleness: tuple[str, ...] = ()
-    """Keys whose value sets how far the sampler lags; a stress axis where they take several values."""
-    bookkeeping: tuple[str, ...] = ()
-    """Patterns of keys that cannot change a result."""
-    soft: tuple[str, ...] = ()
-    """Patterns of keys that change speed, not meaning."""
-    derived: tuple[str, ...] = ()
-    """Patterns of keys that are computed at run time and differ between trackers."""
-    secrets: tuple[str, ...] = ()
-    witness: tuple[str, ...] = ()
-    """Quantities that depend on the batch alone; empty: the framework logs none."""
-    data: tuple[str, ...] = ()
-    """Patterns of keys that decide, beside the data seed, which prompts a batch holds and how long they are."""
-    evaluation: tuple[str, ...] = ()
-    """Patterns of keys that decide what a score measures: files, samples, temperature, length limit, reward."""
-    model: tuple[str, ...] = ()
-    """Patterns of keys that say from which model training starts."""
-    switches: tuple[Switch, ...] = ()
-    clip_range: tuple[str, ...] = ()
-    """Keys of the clip range."""
-    normaliser: tuple[str, ...] = ()
-    """Keys that declare the loss's normaliser."""
-    remedies: Mapping[str, str] = {}
-    """Quantity or role to the option of this framework that logs it."""
+def _on_top(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of ``data`` over those of the vocabulary that it extends, by the rules of `Head.extends`."""
+    merged = {key: value for key, value in base.items() if key != "detect"}
+    for key, value in data.items():
+        held = merged.get(key)
+        if key != "data_seed" and isinstance(held, Mapping) and isinstance(value, Mapping):
+            merged[key] = {name: entry for name, entry in {**held, **value}.items() if entry is not None}
+        elif key != "prefixes" and isinstance(held, list) and isinstance(value, list):
+            merged[key] = [*held, *(entry for entry in value if entry not in held)]
+        else:
+            merged[key] = value
+    return merged
 
 
 class Vocabulary:
@@ -183,17 +128,26 @@ class Vocabulary:
         roles: Mapping[str, RoleAbout],
         frameworks: Mapping[str, Framework],
         digest: str,
+        heads: Mapping[str, Head] | None = None,
     ) -> None:
         self.quantities = quantities
         self.roles = roles
         self.frameworks = frameworks
         self.digest = digest
         """Changes whenever any vocabulary file does."""
+        self.heads: Mapping[str, Head] = heads if heads is not None else dict(frameworks)
+        """How each framework is recognised."""
+        self._candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
 
     def candidates(self, framework: str, quantity: str) -> tuple[Candidate, ...]:
         """What may hold ``quantity`` in ``framework``, the probes' own name first."""
-        own = Candidate(key=f"{FACT_PREFIX}{quantity}", estimator=self.quantities[quantity].estimator)
-        return (own, *self.frameworks[framework].quantities.get(quantity, ()))
+        found = self._candidates.get((framework, quantity))
+        if found is None:
+            own, name = self.frameworks[framework], f"{FACT_PREFIX}{quantity}"
+            estimator = self.quantities[quantity].estimator
+            probed = (Candidate(key=key, estimator=estimator) for key in dict.fromkeys((name, *_forms(name, own))))
+            found = self._candidates[framework, quantity] = (*probed, *own.quantities.get(quantity, ()))
+        return found
 
     def remedy(self, framework: str, name: str) -> str:
         """What to do so that ``name`` can be judged: the framework's own option, else the general advice."""
@@ -204,61 +158,78 @@ class Vocabulary:
         return known.remedy if known else ""
 
 
-def _read(path: Path | Any) -> tuple[Any, bytes]:
-    raw: bytes = path.read_bytes()
-    try:
-        try:
-            return yaml.load(raw, Loader=_Loader), raw
-        except yaml.YAMLError:
-            return yaml.safe_load(raw), raw  # which names the line more closely
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        line = f":{place.line + 1}" if place else ""
-        raise UsageError(f"{path.name}{line}: this vocabulary is no YAML: {error}".replace("\n", " ")) from error
+def _forms(key: str, head: Head) -> tuple[str, ...]:
+    return tuple(f"{prefix}{key}" for prefix in head.prefixes) or (key,)
 
 
-def _framework(path: Any, data: Any) -> Framework:
+def _prefixed(framework: Framework) -> Framework:
+    """The framework with each of its metrics under every name that its prefixes give it."""
+    if not framework.prefixes:
+        return framework
+    quantities = {
+        name: tuple(one.model_copy(update={"key": key}) for one in candidates for key in _forms(one.key, framework))
+        for name, candidates in framework.quantities.items()
+    }
+    return framework.model_copy(update={"quantities": quantities})
+
+
+def _validated(name: str, data: Any, model: type[Model]) -> Model:
     try:
-        return Framework.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path.name} at {key}: {first['msg']}") from error
+        raise UsageError(f"{name} at {key}: {first['msg']}") from error
 
 
-def _check(framework: Framework, name: str, quantities: Iterable[str], roles: Iterable[str]) -> None:
+def _check(framework: Framework, name: str, quantities: Collection[str], roles: Collection[str]) -> None:
     from pth_tracker.vocabulary import functions
 
-    unknown = [q for q in (*framework.quantities, *framework.witness) if q not in set(quantities)]
-    unknown += [role for role in framework.roles if role not in set(roles)]
-    unknown += [key for key in framework.remedies if key not in {*quantities, *roles}]
+    unknown = [q for q in (*framework.quantities, *framework.witness) if q not in quantities]
+    unknown += [role for role in framework.roles if role not in roles]
+    unknown += [key for key in framework.remedies if key not in quantities and key not in roles]
     named = [framework.version, framework.data_seed.python, *(role.python for role in framework.roles.values())]
     unknown += [function for function in named if function and function not in functions.FUNCTIONS]
     if unknown:
         raise UsageError(f"{name}: unknown name {unknown[0]!r}; quantities and roles are listed in quantities.yaml")
 
 
+def _own_source(path: Path) -> tuple[str, _Source]:
+    """A user's file by the name of the framework it tells of."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such vocabulary file")
+    source = _Source(path.name, path.read_bytes())
+    data = source.data()
+    name = data.get("framework") if isinstance(data, Mapping) else None
+    if not isinstance(name, str):
+        _validated(source.name, data, Framework)  # which says what is wrong
+        raise UsageError(f"{source.name} at framework: it names no framework")
+    return name, source
+
+
 @cache
 def load_vocabulary(extra: tuple[Path, ...] = ()) -> Vocabulary:
     """The built-in vocabulary with the user's own files on top (a file of a known framework's name replaces it).
+
+    The user's files are checked here, the built-in ones on use.
 
     Raises:
         UsageError: a file cannot be read or does not fit the schema; names file and key.
     """
     base = resources.files("pth_tracker.vocabulary")
-    data, raw = _read(base / "quantities.yaml")
-    digest = hashlib.sha256(raw)
+    listed = _Source("quantities.yaml", (base / "quantities.yaml").read_bytes())
+    data = listed.data()
     quantities = {name: Quantity.model_validate(entry) for name, entry in data["quantities"].items()}
     roles = {name: RoleAbout.model_validate(entry) for name, entry in data["roles"].items()}
-    frameworks: dict[str, Framework] = {}
-    built_in = sorted((base / "frameworks").iterdir(), key=lambda path: path.name)
-    sources: Sequence[Any] = [path for path in built_in if path.name.endswith(".yaml")]
-    for path in [*sources, *extra]:
-        if isinstance(path, Path) and not path.is_file():
-            raise UsageError(f"{path}: there is no such vocabulary file")
-        entry, raw = _read(path)
-        digest.update(raw)
-        framework = _framework(path, entry)
-        _check(framework, path.name, quantities, roles)
-        frameworks[framework.framework] = framework
-    return Vocabulary(quantities, roles, frameworks, digest.hexdigest()[:16])
+    files = sorted((base / "frameworks").iterdir(), key=lambda path: path.name)
+    sources = {
+        path.name.removesuffix(".yaml"): _Source(path.name, path.read_bytes())
+        for path in files
+        if path.name.endswith(".yaml")
+    }
+    heads = {name: source.head() for name, source in sources.items()}
+    own = dict(map(_own_source, extra))
+    frameworks = Frameworks(sources, own, quantities, roles)
+    heads |= {name: frameworks[name] for name in own}
+    digest = hashlib.sha256(b"".join(source.raw for source in (listed, *sources.values(), *own.values())))
+    return Vocabulary(quantities, roles, frameworks, digest.hexdigest()[:16], heads)

@@ -12,7 +12,8 @@ import pth_tracker
 from pth_tracker.losses import equations
 from pth_tracker.model import ROGUE_NORMALISER, Level
 from pth_tracker.values import MISSING
-from pth_tracker.vocabulary.functions import Lens, verl_group_advantage, verl_group_size, verl_normaliser
+from pth_tracker.vocabulary.lens import Lens
+from pth_tracker.vocabulary.verl import verl_group_advantage, verl_group_size, verl_normaliser
 from single_run import examined, findings, missing
 from synthetic import (
     ACTOR,

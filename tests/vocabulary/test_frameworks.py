@@ -21,7 +21,7 @@ from pth_tracker.runs import History, RunRef, SourceRun
 from pth_tracker.values import MISSING, canonical_value, is_secret
 from pth_tracker.vocabulary.canonicalise import Reading, Series
 from pth_tracker.vocabulary.detect import GENERIC, detect_framework
-from pth_tracker.vocabulary.functions import EffectiveSeed
+from pth_tracker.vocabulary.lens import EffectiveSeed
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 from synthetic import FakeRun, Values, audit_of, findings, labels, loud, make_run, not_judged, only
 

@@ -13,7 +13,7 @@ from pth_tracker.design.stitch import recognise
 from pth_tracker.runs import History, Run, RunRef, SourceRun
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Reading
-from pth_tracker.vocabulary.functions import Lens, release
+from pth_tracker.vocabulary.lens import Lens, release
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import ABSENT, ACTOR, CORRECTION, set_dotted, verl_config
 

@@ -158,14 +158,11 @@ class Reading:
         held = frozenset(self.history.values)
         for candidate in self.candidates(quantity):
             for key in find_keys(candidate.key, held):
-                step, values = self.history.series(key)
-                if candidate.not_computed:
-                    computed = ~np.isin(values, candidate.not_computed)
-                    step, values = step[computed], values[computed]
+                step, values = _logged(candidate, key, self.history)
                 if not len(step) or (candidate.zero == "not_computed" and not np.any(values != 0)):
                     continue
-                signed = -values if candidate.sign < 0 else values
-                found = Series(quantity, key, step, signed, candidate, self.history.decimals.get(key))
+                meant = candidate.sign * values + candidate.offset
+                found = Series(quantity, key, step, meant, candidate, self.history.decimals.get(key))
                 high = self.series(WIDENED[quantity]) if quantity in WIDENED else None
                 return found if high is None else _widened(found, high)
         return None
@@ -191,6 +188,19 @@ class Reading:
     def is_seed(self, key: str) -> bool:
         """Whether the configuration key holds a seed, of the data order or of anything else."""
         return key in self.seed_keys or matches_any(key, self.framework.other_seeds)
+
+
+def _logged(candidate: Candidate, key: str, history: History) -> tuple[Ints, Floats]:
+    """The updates and values at which the candidate was computed, less those of the metric that it names with minus."""
+    step, values = history.series(key)
+    if candidate.not_computed:
+        computed = ~np.isin(values, candidate.not_computed)
+        step, values = step[computed], values[computed]
+    if candidate.minus:
+        other_step, other = history.series(next(iter(find_keys(candidate.minus, frozenset(history.values))), ""))
+        step, own, place = np.intersect1d(step, other_step, return_indices=True)
+        values = values[own] - other[place]
+    return step, values
 
 
 def _widened(series: Series, high: Series) -> Series:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pth_tracker.compare import compare, judge_claims
+from pth_tracker.depict import depict
 from pth_tracker.design.comparison import Comparison, Member
 from pth_tracker.design.expectations import OfQuantity
 from pth_tracker.design.infer import infer
 from pth_tracker.design.schema import Design
 from pth_tracker.design.stitch import label, recognise, stitch
 from pth_tracker.errors import EXIT_PRIORITY, ExitCode, NothingSelected
-from pth_tracker.examine import CURVES, Examination, units_of
+from pth_tracker.examine import CURVES, Examination, Unit, units_of
 from pth_tracker.forked import examine_forked
 from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outcome, Plan, Rule, Scope, Verdict
 from pth_tracker.policy import apply_policy, gather, selected_rules
 from pth_tracker.runs import Run, RunError, RunRef, SourceRun
 from pth_tracker.tracker import Query, Tracker
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
+
+if TYPE_CHECKING:
+    from pth_tracker.cache import Cache
 
 PROGRESSED: Final = 0.9
 """The share of its arm's median last update that a run has to reach to count."""
@@ -32,6 +36,8 @@ BATCH: Final = 200
 
 Progress = Callable[[str, int, int], None]
 """``progress(stage, done, total)``."""
+Examiner = Callable[[Tracker, Sequence[Unit], Plan], Iterator[Examination | RunError]]
+"""Who examines runs: this process, its forks, or workers elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,22 @@ class Options:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     vocabularies: tuple[Path, ...] = ()
+    list_marks: bool = False
+    """Whether the listing should tell our own marks, so that none have to be read for runs that keep theirs."""
 
 
-def audit(tracker: Tracker, options: Options, *, chosen: str = "", progress: Progress | None = None) -> Audit:
+def audit(
+    tracker: Tracker,
+    options: Options,
+    *,
+    chosen: str = "",
+    progress: Progress | None = None,
+    cache: Cache | None = None,
+    examiner: Examiner = examine_forked,
+) -> Audit:
     """Audits one project of ``tracker``; reads only.
+
+    Runs whose examination is in ``cache`` are not read; the others are examined by ``examiner`` and kept there.
 
     Raises:
         UsageError: a design, rule or vocabulary that cannot be used, or no such project.
@@ -59,24 +77,26 @@ def audit(tracker: Tracker, options: Options, *, chosen: str = "", progress: Pro
     rules = selected_rules(options.design, options.select, options.ignore)
     vocabulary = load_vocabulary(options.vocabularies)
     tell("listing runs", 0, 0)
-    sources = list(tracker.runs(Query(options.project, options.where, options.since)))
+    sources = list(tracker.runs(Query(options.project, options.where, options.since, options.list_marks)))
     if not sources:
         raise NothingSelected(_nothing(options, tracker))
     runs = stitch(vocabulary, sources)
     comparison = infer(vocabulary, runs, options.design)
     plan = _plan(rules, comparison, options)
-    results, errors = _examine_all(tracker, runs, plan, tell)
+    results, errors = _examine_all(tracker, runs, plan, tell, cache, examiner)
     while any(result.restart_at is not None for result in results.values()):
         runs, again = _split_restarts(vocabulary, runs, results)
         results = {key: result for key, result in results.items() if result.restart_at is None}
         comparison = infer(vocabulary, runs, options.design)
         plan = _plan(rules, comparison, options)
-        more, more_errors = _examine_all(tracker, again, plan, tell)
+        more, more_errors = _examine_all(tracker, again, plan, tell, cache, examiner)
         results |= more
         errors += more_errors
     comparison = _with_results(comparison, results, {error.ref for error in errors})
     tell("comparing", 0, 0)
-    return _settle(tracker, options, chosen, rules, vocabulary, comparison, errors)
+    report = _settle(tracker, options, chosen, rules, vocabulary, comparison, errors)
+    report.listed_marks = {source.ref: source.marks for source in sources if source.marks is not None}
+    return report
 
 
 def _nothing(options: Options, tracker: Tracker) -> str:
@@ -114,17 +134,20 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
 
 
 def _examine_all(
-    tracker: Tracker, runs: Sequence[Run], plan: Plan, tell: Progress
+    tracker: Tracker, runs: Sequence[Run], plan: Plan, tell: Progress, cache: Cache | None, examiner: Examiner
 ) -> tuple[dict[str, Examination], list[RunError]]:
-    results: dict[str, Examination] = {}
+    units = {unit.run.key: unit for unit in units_of(runs, plan)}
+    results = cache.found(tracker.address, list(units.values()), plan) if cache else {}
     errors: list[RunError] = []
-    units = units_of(runs, plan)
-    for start in range(0, len(units), BATCH):
-        for result in examine_forked(tracker, units[start : start + BATCH], plan):
+    unknown = [unit for key, unit in units.items() if key not in results]
+    for start in range(0, len(unknown), BATCH):
+        for result in examiner(tracker, unknown[start : start + BATCH], plan):
             if isinstance(result, RunError):
                 errors.append(result)
             else:
                 results[result.run_key] = result
+                if cache:
+                    cache.keep(tracker.address, units[result.run_key], plan, result)
             tell("reading histories", len(results) + len(errors), len(units))
     return results, errors
 
@@ -215,6 +238,7 @@ def _settle(
         coverage=coverage,
         runs={member.key: _audited(comparison, member, findings, judged.runs) for member in comparison.members},
         design=comparison.in_force,
+        traces=depict(comparison),
         errors=errors,
         notes=notes,
         partial="--select or --ignore left rules out" if options.select or options.ignore else "",

@@ -26,8 +26,10 @@ from pth_tracker.findings import (
     Scope,
     Verdict,
 )
+from pth_tracker.past import SinceLast
 from pth_tracker.rules import FACTS, Branch, Plan, Rule, branch, no_facts
-from pth_tracker.runs import RunError, RunRef
+from pth_tracker.runs import Marks, RunError, RunRef
+from pth_tracker.traces import Traces
 from pth_tracker.tracker import Address
 from pth_tracker.values import Value
 
@@ -193,6 +195,11 @@ class Report:
     def __str__(self) -> str:
         return self.format()
 
+    def _repr_html_(self) -> str:
+        from pth_tracker.render.notebook import report_html
+
+        return report_html(self)
+
 
 class HarnessCheckError(AssertionError):
     """A check failed, raised by `Report.raise_on_fail`: an assertion, for use inside tests."""
@@ -213,11 +220,17 @@ class Audit(Report):
     runs: dict[str, AuditedRun] = field(default_factory=dict)
     """By run key, in the order of creation."""
     design: DesignInForce = field(default_factory=DesignInForce)
+    traces: Traces = field(default_factory=Traces)
+    """What the pictures of a report show."""
     errors: list[RunError] = field(default_factory=list)
     """Runs that could not be read."""
     notes: list[str] = field(default_factory=list)
     """What concerns the whole audit: a store that can only be read, files that nothing recognised."""
     write_back: WriteBack | None = None
+    since_last: SinceLast | None = None
+    """What is new; None where no past audits are kept, as outside of ``nightly``."""
+    listed_marks: Mapping[RunRef, Marks] = field(default_factory=dict)
+    """Our marks on the runs as they were listed, where that was asked for and the tracker tells."""
     partial: str = ""
     """Why only some of the rules were judged, so that the verdicts on runs are not written; ``""``: all were."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -68,28 +70,55 @@ def plan_edits(audit: Audit, current: Mapping[RunRef, Marks], *, tags: bool) -> 
     return edits
 
 
-def write_back(tracker: Tracker, audit: Audit, *, dry_run: bool, files: Mapping[str, bytes] | None = None) -> WriteBack:
+def write_back(
+    tracker: Tracker,
+    audit: Audit,
+    *,
+    dry_run: bool,
+    files: Mapping[str, bytes] | Callable[[], Mapping[str, bytes]] | None = None,
+    published: str = "",
+) -> WriteBack:
     """Writes the audit's verdict into the tracker, or plans it only (``dry_run``): then no mutating request is made.
 
     The marks come first and the project's audit run last, so that a process killed in between leaves nothing that
-    the next audit does not put right.
+    the next audit does not put right. ``files`` are attached to the audit run, and made only where it is written.
+    ``published`` is where the audit run is, if it says already what this audit would write: then it is written again
+    only where marks change.
     """
     if tracker.read_only:
         return WriteBack(refused=tracker.read_only)
     if audit.partial:
         return WriteBack(refused=f"a run's marks speak for all rules, and {audit.partial}")
-    refs = [ref for run in audit.runs.values() for ref in run.parts]
-    edits = plan_edits(audit, tracker.marks(refs), tags=tracker.has_tags)
+    edits = _edits_now(tracker, audit)
     if dry_run:
         running = {ref for run in audit.runs.values() if run.state == RunState.RUNNING for ref in run.parts[-1:]}
         return _dry_run(tracker, edits, running)
     planned, errors, skipped = _apply(tracker, edits)
+    if published and not planned:
+        return WriteBack(planned, True, "", tuple(errors), tuple(skipped), published)
     published = ""
     try:
-        published = tracker.publish(_publication(audit, files or {}))
+        published = tracker.publish(_publication(audit, files() if callable(files) else files or {}))
     except TrackerError as error:
         errors.append(f"the audit run could not be written: {error}")
     return WriteBack(planned, True, "", tuple(errors), tuple(skipped), published)
+
+
+def _edits_now(tracker: Tracker, audit: Audit) -> list[MarkEdit]:
+    """The edits against the marks as they are now; runs that keep those they were listed with are not read again."""
+    refs = [ref for run in audit.runs.values() for ref in run.parts]
+    if not audit.listed_marks.keys() >= set(refs):
+        return plan_edits(audit, tracker.marks(refs), tags=tracker.has_tags)
+    stale = [edit.ref for edit in plan_edits(audit, audit.listed_marks, tags=tracker.has_tags)]
+    current = {**audit.listed_marks, **{ref: Marks() for ref in stale}}
+    return plan_edits(audit, {**current, **tracker.marks(stale)}, tags=tracker.has_tags) if stale else []
+
+
+def publication_digest(audit: Audit) -> str:
+    """A hash of what the project's audit run says after ``audit``, but for the time."""
+    told = _publication(audit, {})
+    facts = [told.project, told.columns, told.rows, sorted(told.counts.items()), sorted(told.attributes.items())]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 def _dry_run(tracker: Tracker, edits: Sequence[MarkEdit], running: Container[RunRef]) -> WriteBack:

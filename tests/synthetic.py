@@ -395,7 +395,7 @@ class MemoryTracker:
                 continue
             if query.since and (source.created is None or source.created < query.since):
                 continue
-            yield source
+            yield replace(source, marks=self.held.get(source.ref, Marks())) if query.marks else source
 
     def histories(
         self, requests: Sequence[tuple[RunRef, Collection[str] | None]]

@@ -1,0 +1,76 @@
+"""What is new since the last audit: findings are matched by rule, bug, arms and runs, never by their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pth_tracker.findings import Finding, Level
+from pth_tracker.model import Audit
+from pth_tracker.past import PastAudit, PastFinding, SinceLast
+
+
+def since_last(audit: Audit, last: PastAudit | None) -> SinceLast:
+    """The findings of ``audit`` that fail or warn, sorted by whether ``last`` had them, and those that are gone.
+
+    A finding is an earlier one again if rule and bug are the same, and the arms where it compares arms, else any of
+    the runs. On more runs than before, or where it failed and only warned before, it is new all the same.
+    """
+    now = [finding for finding in audit.findings if finding.counts and finding.level is not Level.INFO]
+    if last is None:
+        return SinceLast(None, tuple(now))
+    unread = {error.ref.run_id for error in audit.errors}
+    unread |= {key for key, run in audit.runs.items() if any(part.run_id in unread for part in run.parts)}
+    new: list[Finding] = []
+    still_open: list[Finding] = []
+    for finding in now:
+        before = [past for past in last.findings if _is_again(finding, past)]
+        known = {key for past in before for key in past.runs}
+        worse = all(past.level.rank > finding.level.rank for past in before)
+        grown = not _compares_arms(finding.arms) and not known.issuperset(finding.blames or finding.runs)
+        (new if worse or grown else still_open).append(finding)
+    gone = [past for past in last.findings if not any(_is_again(finding, past) for finding in audit.findings)]
+    unseen = [past for past in gone if unread.intersection(past.runs)]
+    left = [past for past in gone if past.runs and past not in unseen and audit.runs.keys().isdisjoint(past.runs)]
+    resolved = [past for past in gone if past not in unseen and past not in left]
+    return SinceLast(last.audited_at, tuple(new), tuple(still_open), tuple(resolved), tuple(unseen), tuple(left))
+
+
+def _compares_arms(arms: Sequence[str]) -> bool:
+    return len(arms) > 1
+
+
+def _is_again(finding: Finding, past: PastFinding) -> bool:
+    if (finding.rule, finding.tag) != (past.rule, past.tag):
+        return False
+    if _compares_arms(finding.arms) or _compares_arms(past.arms):
+        return sorted(finding.arms) == sorted(past.arms)
+    if finding.runs and past.runs:
+        return not set(finding.runs).isdisjoint(past.runs)
+    return not finding.runs and not past.runs and sorted(finding.arms) == sorted(past.arms)
+
+
+def untold(news: SinceLast, last: PastAudit | None) -> tuple[Finding, ...]:
+    """The findings that fail and of which no notification has told: new ones, and those whose notification failed."""
+    missed = [past for past in last.findings if not past.told] if last else []
+    late = [finding for finding in news.still_open if any(_is_again(finding, past) for past in missed)]
+    return tuple(finding for finding in (*news.new, *late) if finding.level is Level.FAIL)
+
+
+def remembered(audit: Audit, news: SinceLast, last: PastAudit | None, told: bool) -> tuple[PastFinding, ...]:
+    """What the next audit has to know of this one's findings; ``told``: whether all that was due was notified."""
+    due = untold(news, last)
+    kept = tuple(
+        PastFinding(
+            finding.rule,
+            finding.check,
+            finding.level,
+            finding.title,
+            finding.tag,
+            finding.arms,
+            finding.runs,
+            tuple(audit.label(key) for key in finding.blames or finding.runs),
+            told or finding not in due,
+        )
+        for finding in (*news.new, *news.still_open)
+    )
+    return (*kept, *news.unseen)

@@ -1,0 +1,67 @@
+"""Audits that have been, as far as later ones need them: what was found, what was published, what is new since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pth_tracker.findings import Finding, Level
+
+
+@dataclass(frozen=True)
+class PastFinding:
+    """One finding, fail or warn, of a past audit."""
+
+    rule: str
+    check: int
+    level: Level
+    title: str
+    tag: str = ""
+    arms: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    """Keys of the runs involved."""
+    labels: tuple[str, ...] = ()
+    """The names then shown for those that it blames, or for all where it blames none."""
+    told: bool = False
+    """Whether a notification named it."""
+
+
+@dataclass(frozen=True)
+class PastAudit:
+    """One past audit."""
+
+    configuration: str
+    """Equal for audits of the same runs: tracker, project, filters and rules."""
+    project: str
+    tracker: str
+    """The address, without credentials."""
+    audited_at: datetime
+    selection: str = ""
+    """The filters, as shown; ``""``: all runs and rules."""
+    version: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """As `pth_tracker.model.Audit.counts`, with ``new`` and ``resolved``."""
+    findings: tuple[PastFinding, ...] = ()
+    """Those that count, and those of runs that could not be looked at again."""
+    published: str = ""
+    """Where the audit run is; ``""``: none was written."""
+    published_at: datetime | None = None
+    publication: str = ""
+    """A hash of what was published."""
+
+
+@dataclass(frozen=True)
+class SinceLast:
+    """What an audit finds beside the last one of the same configuration; findings that fail or warn."""
+
+    audited_at: datetime | None
+    """When the last one was; None: this is the first, and everything is new."""
+    new: tuple[Finding, ...] = ()
+    """Not found before, or on more runs, or worse."""
+    still_open: tuple[Finding, ...] = ()
+    resolved: tuple[PastFinding, ...] = ()
+    unseen: tuple[PastFinding, ...] = ()
+    """Found before on runs that could not be read this time."""
+    left: tuple[PastFinding, ...] = ()
+    """Found before on runs that are no longer there or no longer selected."""

@@ -31,6 +31,7 @@ def audit(
     vary: opt.Vary = None,
     replicate: opt.Replicate = None,
     metric: opt.Metric = "",
+    vocabulary: opt.Vocabularies = None,
     where: opt.Where = "",
     since: opt.Since = "",
     select: opt.Select = None,
@@ -75,6 +76,7 @@ def audit(
         since=moment,
         select=opt.split_commas(select),
         ignore=opt.split_commas(ignore),
+        vocabularies=opt.vocabulary_files(vocabulary),
     )
     opened, chosen = open_tracker(project, paths or [], tracker or [])
     with closing(opened):

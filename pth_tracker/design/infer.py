@@ -144,7 +144,7 @@ def _task_keys(readings: Iterable[Reading]) -> tuple[str, ...]:
 def _declared_arms(selectors: Mapping[str, ArmSelector], runs: Sequence[Run]) -> dict[str, list[str]]:
     arms: dict[str, list[str]] = {arm: [] for arm in selectors}
     for run in runs:
-        within = [arm for arm, selector in selectors.items() if _selected(selector, run)]
+        within = [arm for arm, selector in selectors.items() if selects(selector, run)]
         if len(within) > 1:
             raise DesignError(
                 f"the run {run.label} is in two arms, {within[0]} and {within[1]}: narrow one of them", key="arms"
@@ -158,7 +158,8 @@ def _declared_arms(selectors: Mapping[str, ArmSelector], runs: Sequence[Run]) ->
     return arms
 
 
-def _selected(selector: ArmSelector, run: Run) -> bool:
+def selects(selector: ArmSelector, run: Run) -> bool:
+    """Whether ``run`` is one of the arm's."""
     last = run.last
 
     def held(patterns: Sequence[str], *texts: str) -> bool:
@@ -183,7 +184,7 @@ def _set_aside(reading: Reading, key: str, aside: set[str]) -> bool:
     )
 
 
-def _treatments(runs: Sequence[Run], readings: Mapping[str, Reading], aside: set[str]) -> dict[str, dict[str, Maybe]]:
+def treatments(runs: Sequence[Run], readings: Mapping[str, Reading], aside: set[str]) -> dict[str, dict[str, Maybe]]:
     """Run key to the fields that set it apart from others of its framework, with their values."""
     found: dict[str, dict[str, Maybe]] = {}
     for framework in dict.fromkeys(run.framework for run in runs):
@@ -201,14 +202,14 @@ def _treatments(runs: Sequence[Run], readings: Mapping[str, Reading], aside: set
 def _inferred_arms(
     runs: Sequence[Run], readings: Mapping[str, Reading], labels: Mapping[str, SeedLabel], aside: set[str]
 ) -> dict[str, list[str]]:
-    treatments = _treatments(runs, readings, aside)
+    apart = treatments(runs, readings, aside)
     groups: dict[Hashable, list[Run]] = {}
     for run in runs:
-        values = frozenset((key, value_key(value)) for key, value in treatments[run.key].items())
+        values = frozenset((key, value_key(value)) for key, value in apart[run.key].items())
         # Without any setting in the configuration the name without its seed is all there is to go by.
         own: Hashable = values if _has_settings(readings[run.key], aside) else _stem(run, labels)
         groups.setdefault((run.framework, own), []).append(run)
-    names = _arm_names(list(groups.values()), labels, treatments)
+    names = _arm_names(list(groups.values()), labels, apart)
     return {name: [run.key for run in members] for name, members in sorted(zip(names, groups.values()))}
 
 
@@ -222,14 +223,14 @@ def _stem(run: Run, labels: Mapping[str, SeedLabel]) -> str:
 
 
 def _arm_names(
-    groups: Sequence[Sequence[Run]], labels: Mapping[str, SeedLabel], treatments: Mapping[str, Mapping[str, Maybe]]
+    groups: Sequence[Sequence[Run]], labels: Mapping[str, SeedLabel], apart: Mapping[str, Mapping[str, Maybe]]
 ) -> list[str]:
     stems = [{_stem(run, labels) for run in group} for group in groups]
     holders = Counter(stem for held in stems for stem in held)
     tracker_groups = [{run.last.group for run in group} for group in groups]
     group_holders = Counter(name for held in tracker_groups for name in held)
-    values = [treatments[group[0].key] for group in groups]
-    telling = [key for key in sorted({key for held in values for key in held}) if _tells(key, values)]
+    values = [apart[group[0].key] for group in groups]
+    telling = [key for key in sorted({key for held in values for key in held}) if tells(key, values)]
     names: list[str] = []
     for group, held, own_groups, fields in zip(groups, stems, tracker_groups, values):
         stem, tracker_group = next(iter(held)), next(iter(own_groups))
@@ -238,7 +239,7 @@ def _arm_names(
         elif len(own_groups) == 1 and tracker_group and group_holders[tracker_group] == 1:
             name = tracker_group
         else:
-            shown = [f"{key.rsplit('.', 1)[-1]}={_shown(key, fields.get(key, MISSING))}" for key in telling[:3]]
+            shown = [f"{key.rsplit('.', 1)[-1]}={shown_setting(key, fields.get(key, MISSING))}" for key in telling[:3]]
             name = ", ".join(shown) or group[0].name or group[0].key
         names.append(name)
     return [
@@ -247,11 +248,13 @@ def _arm_names(
     ]
 
 
-def _shown(key: str, value: Maybe) -> str:
+def shown_setting(key: str, value: Maybe) -> str:
+    """A setting's value as short text, redacted where the key is a secret's."""
     return REDACTED if value is not MISSING and is_secret(key) else show_value(value, 24)
 
 
-def _tells(key: str, values: Sequence[Mapping[str, Maybe]]) -> bool:
+def tells(key: str, values: Sequence[Mapping[str, Maybe]]) -> bool:
+    """Whether the mappings differ in ``key``."""
     return len({value_key(held.get(key, MISSING)) for held in values}) > 1
 
 
@@ -264,9 +267,9 @@ def _undecided(
     replicated = [arm for arm, keys in arms.items() if len(keys) > 1]
     if len(replicated) > 1:
         return ""
-    treatments = _treatments(runs, readings, aside)
-    keys = {key for held in treatments.values() for key in held}
-    differing = [key for key in sorted(keys) if _tells(key, list(treatments.values()))]
+    apart = treatments(runs, readings, aside)
+    keys = {key for held in apart.values() for key in held}
+    differing = [key for key in sorted(keys) if tells(key, list(apart.values()))]
     if len(differing) <= MAX_INFERRED_DIFFERENCES and any(_has_settings(readings[run.key], aside) for run in runs):
         return ""
     return (

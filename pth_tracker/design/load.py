@@ -34,6 +34,15 @@ def load_design(path: Path) -> Design:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DesignError(f"this design file cannot be read: {reason}", path=path) from error
+    return parse_design(text, path)
+
+
+def parse_design(text: str, path: Path) -> Design:
+    """The design that ``text``, the content of the YAML file ``path``, states.
+
+    Raises:
+        DesignError: it does not fit the schema; names file, line and key.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         _refuse_bombs(root, path)

@@ -40,6 +40,7 @@ _HOME: Final = {
     "random_batch": "losses.inputs",
     "ratio_report": "probes",
     "read_results_csv": "results",
+    "read_runs": "reading",
     "scan_clip_vs_kl": "series",
 }
 """Public name to the module that defines it."""
@@ -76,6 +77,7 @@ __all__ = [
     "random_batch",
     "ratio_report",
     "read_results_csv",
+    "read_runs",
     "scan_clip_vs_kl",
 ]
 
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
         Report,
     )
     from pth_tracker.probes import BatchLedger, batch_fingerprint, ratio_report
+    from pth_tracker.reading import read_runs
     from pth_tracker.results import paired_differences, read_results_csv
     from pth_tracker.runs import History, Run, RunSet
     from pth_tracker.series import check_batch_ids, scan_clip_vs_kl

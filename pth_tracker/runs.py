@@ -321,6 +321,14 @@ class RunSet(Sequence[Run]):
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs)
 
+    def __repr__(self) -> str:
+        return f"RunSet of {len(self)} runs"
+
+    def _repr_html_(self) -> str:
+        from pth_tracker.render.notebook import runs_html
+
+        return runs_html(self)
+
     @property
     def runs(self) -> pd.DataFrame:
         """One row a run: name, state, framework, version, group, created, ended, last step, parts, url."""

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "pth_tracker"
 ORDER = (
     "errors namespaces values runs tracker findings rules traces past model expressions stats losses vocabulary design "
     "checks examine forked compare depict codec cache news writeback render policy engine nightly fingerprints series "
-    "probes configurations results demo cli"
+    "probes configurations results reading demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""
 ADAPTER_MAY_IMPORT = {"errors", "values", "runs", "tracker"}

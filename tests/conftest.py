@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -172,16 +173,38 @@ def train_in_memory(*, repaired: bool) -> DemoRuns:
     return {sink.name: (sink.config, sink.history) for sink in sinks}
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The path ``name`` that ``make`` writes, made by one of the session's processes and read by all of them."""
+    from filelock import FileLock
+
+    shared = factory.getbasetemp()
+    path = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / name
+    finished = path.with_name(f"{name}.finished")
+    with FileLock(f"{path}.lock"):
+        if not finished.exists():
+            make(path)
+            finished.touch()
+    return path
+
+
+def trained_once(factory: pytest.TempPathFactory, *, repaired: bool) -> DemoRuns:
+    """The demo's runs, trained once a session."""
+    name = "demo-repaired.pickle" if repaired else "demo.pickle"
+    path = made_once(factory, name, lambda path: path.write_bytes(pickle.dumps(train_in_memory(repaired=repaired))))
+    runs: DemoRuns = pickle.loads(path.read_bytes())
+    return runs
+
+
 @pytest.fixture(scope="session")
-def demo_runs() -> DemoRuns:
+def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> DemoRuns:
     """The demo as launched: idle clip (grpo), lost seed (tis), rogue normaliser (ppo-clip), stuck batch (replay)."""
-    return train_in_memory(repaired=False)
+    return trained_once(tmp_path_factory, repaired=False)
 
 
 @pytest.fixture(scope="session")
-def repaired_demo_runs() -> DemoRuns:
+def repaired_demo_runs(tmp_path_factory: pytest.TempPathFactory) -> DemoRuns:
     """The demo with its harness mended: arms ppo-clip, tis and replay, three data seeds each."""
-    return train_in_memory(repaired=True)
+    return trained_once(tmp_path_factory, repaired=True)
 
 
 @pytest.fixture(scope="session")
@@ -224,15 +247,17 @@ def demo_template(demo_runs: DemoRuns, tmp_path_factory: pytest.TempPathFactory)
     """The demo's runs in an MLflow store in a file, as `pth-tracker demo` leaves it before its audit."""
     from pth_tracker.demo import MlflowSink, embedded_store, experiment_name
 
-    folder = tmp_path_factory.mktemp("demo")
-    uri = embedded_store(folder)
-    for name, (config, history) in demo_runs.items():
-        sink = MlflowSink(uri, experiment_name(False))
-        sink.start(name, config)
-        for step, metrics in history.items():
-            sink.log(step, metrics)
-        sink.finish()
-    return folder / "mlflow.db"
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        uri = embedded_store(folder)
+        for name, (config, history) in demo_runs.items():
+            sink = MlflowSink(uri, experiment_name(False))
+            sink.start(name, config)
+            for step, metrics in history.items():
+                sink.log(step, metrics)
+            sink.finish()
+
+    return made_once(tmp_path_factory, "demo-store", write) / "mlflow.db"
 
 
 @pytest.fixture

@@ -6,17 +6,15 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 import verl_logs
+from examinations import by_run
 from pth_tracker import forked
 from pth_tracker.design.stitch import stitch
-from pth_tracker.examine import Examination, Unit, examine, units_of
+from pth_tracker.examine import Unit, examine, units_of
 from pth_tracker.model import Plan
-from pth_tracker.runs import RunError
 from pth_tracker.tracker import Query, Tracker, load_adapter
 from pth_tracker.vocabulary.load import load_vocabulary
 
@@ -32,23 +30,6 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tracker, li
     (tmp_path / "run-3.txt").chmod(0)
     tracker = load_adapter("files").open_tracker([str(tmp_path)])
     return tracker, units_of(stitch(load_vocabulary(), tracker.runs(Query())), PLAN)
-
-
-def plain(value: Any) -> Any:
-    """A dataclass as something that can be compared, arrays included."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return repr(value) if isinstance(value, float) else value
-
-
-def by_run(results: list[Examination | RunError]) -> dict[str, Any]:
-    return {one.ref.run_id if isinstance(one, RunError) else one.run_key: plain(one) for one in results}
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")

@@ -92,7 +92,8 @@ def test_runs_of_a_tracker_are_read_as_plain_pandas(demo_store: Path) -> None:
     runs = read_runs(tracker, "rl-stale-demo", metrics=["rollout_corr/k3_kl", "actor/pg_clipfrac"])
     assert len(runs) == 12 and "grpo-seed43" in shown(runs).text
     frame = runs.histories
-    assert isinstance(frame, pd.DataFrame) and set(frame.columns) == {"rollout_corr/k3_kl", "actor/pg_clipfrac"}
+    assert type(frame) is pd.DataFrame
+    assert set(frame.columns) == {"rollout_corr/k3_kl", "actor/pg_clipfrac"}
     clipped = frame.xs("grpo-seed43")["actor/pg_clipfrac"]
     assert list(clipped) == [0.0] * 96
     assert [runs.configs["data.seed"][name] for name in ("tis-seed43", "grpo-seed43")] == [None, 43]

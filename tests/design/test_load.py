@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pth_tracker.design.load import MAX_BYTES, load_design, with_command_line
+from pth_tracker.design.document import MAX_BYTES
+from pth_tracker.design.load import load_design, with_command_line
 from pth_tracker.design.schema import Design, MeanOver
 from pth_tracker.errors import DesignError, ExitCode
 

@@ -200,11 +200,6 @@ class Report:
 
         return report_html(self)
 
-    def _repr_html_(self) -> str:
-        from pth_tracker.render.notebook import report_html
-
-        return report_html(self)
-
 
 class HarnessCheckError(AssertionError):
     """A check failed, raised by `Report.raise_on_fail`: an assertion, for use inside tests."""

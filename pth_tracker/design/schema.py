@@ -68,14 +68,17 @@ class Metric(_Strict):
     """The score on which arms are compared."""
 
     key: str
+    """Its name as the runs log it."""
     higher_is_better: bool = True
     at: Literal["last", "best"] | MeanOver = "last"
+    """Which of a run's scores counts: the last, the best, or the mean over a last stretch."""
 
 
 class Stress(_Strict):
     """The setting along which the comparison is made harder."""
 
     key: str
+    """Its configuration key."""
 
 
 class Age(_Strict):
@@ -132,21 +135,31 @@ class Design(_Strict):
     """What a comparison is meant to be. Everything may be left out; what is left out is inferred."""
 
     arms: Mapping[str, ArmSelector] = {}
+    """Arm to the runs that belong to it; a run in two arms is an error."""
     baseline: str = ""
+    """The arm that the others are compared with."""
     vary: Names = ()
+    """Configuration keys that are meant to differ between arms; any other difference is a warning."""
     replicate: Names = ()
+    """Configuration keys whose values pair the runs of the arms, such as ``data.seed``."""
     metric: Metric | None = None
+    """The score that is compared."""
     task: Names = ()
+    """Configuration keys that say what is trained: runs are compared where these are equal."""
     benchmarks: Scales = {}
     """Several scores of one checkpoint, averaged into one: name to the scale that divides it (100 for per cent)."""
     stress: Stress | None = None
+    """The setting along which the comparison is made harder, such as the sampler's lag."""
     age: Age | None = None
     batches: Batches = Batches()
     tie_margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """In the metric's unit."""
     pairing: Literal["required", "sensible"] = "sensible"
+    """``required``: arms without a common seed fail; ``sensible``: they are a warning."""
     claims: tuple[Claim, ...] = ()
+    """Each sentence of the paper and what it means for the runs."""
     ignore: tuple[Ignore, ...] = ()
+    """Findings that are known and accepted; they are shown and not counted."""
     rules: RuleSettings = RuleSettings()
     source: str = ""
     """Where it comes from, as shown: the file's name or ``command line``; set by the loader."""

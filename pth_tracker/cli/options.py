@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from pth_tracker.errors import UsageError
+from pth_tracker.moments import parse_since as parse_since
 from pth_tracker.render import FORMATS
 
 ENV_PREFIX: Final = "PTH_TRACKER_"
@@ -30,6 +28,7 @@ class StdoutFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    HTML = "html"
     MARKDOWN = "markdown"
     JUNIT = "junit"
 
@@ -214,29 +213,6 @@ ColorChoice = Annotated[
         default=True,
     ),
 ]
-
-_AGO: Final = re.compile(r"(\d{1,6})\s*([wdh])")
-_HOURS: Final = {"w": 7 * 24, "d": 24, "h": 1}
-
-
-def parse_since(text: str, now: datetime | None = None) -> datetime | None:
-    """The moment that ``--since`` names, aware; None where it is empty.
-
-    Raises:
-        UsageError: it is neither a span such as ``7d`` or ``12h`` nor an ISO date or time.
-    """
-    if not text:
-        return None
-    span = _AGO.fullmatch(text.strip())
-    try:
-        if span:
-            return (now or datetime.now(UTC)) - timedelta(hours=int(span[1]) * _HOURS[span[2]])
-        moment = datetime.fromisoformat(text.strip())
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"--since {text!r} is no moment: give a span (7d, 12h, 2w) or an ISO date or time (2026-03-01)"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def split_commas(values: list[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pth_tracker.cli.options import Color, StdoutFormat
 from pth_tracker.cli.output import Progress, check_writable, emit, note, terminal_width, use_color, write_atomically
 from pth_tracker.errors import ExitCode, TrackerError, UsageError
-from pth_tracker.render import FORMATS, format_of, render
+from pth_tracker.render import FORMATS, attachments, format_of, render
 
 if TYPE_CHECKING:
     from pth_tracker.engine import Options
@@ -89,10 +89,9 @@ def _write_back(tracker: Tracker, audit: Audit, writing: Writing) -> WriteBack:
 
     if writing.no_write:
         return WriteBack(refused="--no-write was given")
-    files = {f"audit{one.suffix}": render(audit, one).encode() for one in FORMATS if one.attached}
     allow_running(tracker, writing.write_running)
     try:
-        return write_back(tracker, audit, dry_run=writing.dry_run, files=files)
+        return write_back(tracker, audit, dry_run=writing.dry_run, files=lambda: attachments(audit))
     except TrackerError as error:
         return WriteBack(errors=(str(error),))
 

@@ -30,6 +30,7 @@ class Format:
 FORMATS: Final = (
     Format("text", ".txt", "pth_tracker.render.terminal", "format_file", attached=True),
     Format("json", ".json", "pth_tracker.render.json_v1", "to_json", attached=True),
+    Format("html", ".html", "pth_tracker.render.html", "to_html", attached=True),
     Format("markdown", ".md", "pth_tracker.render.markdown", "to_markdown"),
     Format("junit", ".xml", "pth_tracker.render.junit", "to_junit"),
 )
@@ -53,3 +54,8 @@ def render(audit: Audit, chosen: Format, status: ExitCode | None = None) -> str:
     """The report on ``audit`` in the format ``chosen``, ending in a newline."""
     make: Callable[..., str] = getattr(import_module(chosen.module), chosen.function)
     return make(audit, status=status)
+
+
+def attachments(audit: Audit) -> dict[str, bytes]:
+    """The files that the project's audit run gets in the tracker: name to content."""
+    return {f"audit{one.suffix}": render(audit, one).encode() for one in FORMATS if one.attached}

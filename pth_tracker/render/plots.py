@@ -28,6 +28,8 @@ SMALLEST: Final = 1e-12
 MANY: Final = 8
 """More points than this carry no names."""
 
+_FACTORS: Final = (1e-3, 0.01, 0.1, 0.2, 0.5, 0.7, 1.0, 1.4, 2.0, 5.0, 10.0, 100.0, 1000.0)
+
 Dashes: TypeAlias = tuple[float, ...]
 
 
@@ -83,24 +85,13 @@ def ratio_figure(clips: Sequence[Line], samplers: Sequence[Line], names: tuple[s
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, 1.7], "hspace": 0.34})
     _frame(figure, 3.6, bottom=0.42)
     above.set_title(names[0])
-    below.set_title(f"{names[1]}, nats per token, log axis")
+    below.set_title(f"{names[1]}, nats per token (log axis; long dashes: {tolerance:g})")
     _lines(above, clips, "clip")
     top = max([0.05, *(float(values.max()) for line in clips if len(values := line.finite[1]))])
     above.set_ylim(-0.06 * top, 1.12 * top)
     _few_ticks(above, 3)
     _log_lines(below, samplers)
-    below.axhline(max(tolerance, SMALLEST), color=COLOURS["warn"], linewidth=1.2, dashes=(5, 2), gid=f"{SERIES}limit")
-    below.annotate(
-        f"tolerance {tolerance:g}",
-        (1, tolerance),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, -3),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        fontsize=8.5,
-        color=COLOURS["warn"],
-    )
+    below.axhline(max(tolerance, SMALLEST), color=COLOURS["warn"], linewidth=1.2, dashes=(9, 3), gid=f"{SERIES}limit")
     below.set_xlabel("update")
     return figure
 
@@ -145,10 +136,9 @@ def batches_figure(lines: Sequence[Line]) -> Figure:
             step[again],
             values[again],
             linestyle="none",
-            marker=line.style.marker,
-            markersize=2.2 + breadth,
+            marker="|",
+            markersize=7 + 2 * breadth,
             color=COLOURS["fail"],
-            markerfacecolor="none",
             gid=f"{SERIES}again{place}",
         )
     axes.set_xlabel("update")
@@ -169,9 +159,16 @@ def factors_figure(rows: Sequence[tuple[str, float, float]]) -> Figure:
             [left, right], [y, y], color=COLOURS["fail"], linewidth=3.5, marker="|", markersize=10,
             gid=f"{SERIES}factor{place}",
         )  # fmt: skip
+        for end, at, side in ((left, -6, "right"), (right, 6, "left")):
+            axes.annotate(f"{end:.3g}", (end, y), (at, 0), textcoords="offset points", ha=side, va="center")
     axes.set_xscale("log")
     axes.set_xlim(min(0.5, 0.8 * float(low.min())), max(2.0, 1.25 * float(high.max())))
-    _plain_log(axes.xaxis, 5)
+    left_end, right_end = axes.get_xlim()
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in _FACTORS if left_end <= tick <= right_end]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_yticks(places, [row[0] for row in rows])
     axes.grid(False, axis="y")
@@ -375,4 +372,4 @@ def _nested(axes: Axes, lines: Sequence[Line], name: str) -> None:
 
 def _breadth(place: int, count: int) -> float:
     """The breadth of a line in points: from the first on ever thinner, so that equal ones all show."""
-    return 1.2 + 2.2 * (count - 1 - place)
+    return 1.2 + 1.9 * (count - 1 - place)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -236,14 +236,16 @@ def test_reports_are_attached_to_the_audit_run(demo_store: Path, monkeypatch: py
     attached: dict[str, bytes] = {}
     real = writeback.write_back
 
-    def write_back(*arguments: Any, files: Mapping[str, bytes], **options: Any) -> Any:
-        attached.update(files)
-        return real(*arguments, files=files, **options)
+    def write_back(*arguments: Any, files: Callable[[], dict[str, bytes]], **options: Any) -> Any:
+        attached.update(files())
+        return real(*arguments, files=attached, **options)
 
     monkeypatch.setattr(writeback, "write_back", write_back)
     audit(demo_store)
     assert json.loads(attached["audit.json"])["counts"]["fail"] == 4
     assert attached["audit.txt"].startswith(b"FAILED: Idle Clip")
+    assert attached["audit.html"].startswith(b"<!DOCTYPE html>") and attached["audit.html"].count(b"<figure>") == 7
+    assert set(attached) == {"audit.json", "audit.txt", "audit.html"}
 
 
 def test_the_demo_says_how_it_ended_and_how_to_repeat_it(

@@ -176,6 +176,19 @@ class SparesRunning(Protocol):
     """Whether `Tracker.apply` edits them all the same."""
 
 
+@runtime_checkable
+class KnowsAccount(Protocol):
+    """A `Tracker` that can say as whom it is used."""
+
+    def account(self) -> str:
+        """Whose credentials are in use, in words that follow "as" and hold no secret; ``""``: none are.
+
+        Raises:
+            TrackerError: it cannot be asked.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A tracker to try where the user named none."""

@@ -8,6 +8,7 @@ so that a short answer there does not prove that nothing was left out.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,11 @@ class RestTracker:
     def read_only(self) -> str:
         """A server says what it refuses when it is asked to write."""
         return ""
+
+    def account(self) -> str:
+        """The user, or the kind of credentials, that MLflow's own environment variables give."""
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+        return user or ("the owner of MLFLOW_TRACKING_TOKEN" if os.environ.get("MLFLOW_TRACKING_TOKEN") else "")
 
     def projects(self) -> Sequence[str]:
         """The names of the experiments that are not deleted, sorted."""

@@ -51,6 +51,11 @@ class ServerTracker:
         """True."""
         return True
 
+    def account(self) -> str:
+        """The user of the API key, and the entity whose projects are meant where none is named."""
+        viewer = self._session.graphql("query Viewer { viewer { username } }", {}).get("viewer") or {}
+        return f"{viewer.get('username') or 'an unnamed user'} of {self._session.entity()}"
+
     def projects(self) -> Sequence[str]:
         """The default entity's projects."""
         entity = self._session.entity()

@@ -12,6 +12,7 @@ import typer
 from pth_tracker.cli.audit import audit
 from pth_tracker.cli.batches import batches
 from pth_tracker.cli.demo import demo
+from pth_tracker.cli.doctor import doctor
 from pth_tracker.cli.explain import explain
 from pth_tracker.cli.init import init
 from pth_tracker.cli.paired import paired
@@ -27,7 +28,7 @@ CommandLineError: Final = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What the parser raises: the base of all its errors, which Typer does not export under a name of its own."""
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
-for command in (audit, verl, batches, paired, init, demo, untag, explain):
+for command in (audit, verl, batches, paired, init, doctor, demo, untag, explain):
     app.command()(command)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pth_tracker.model import IDLE_CLIP, LOST_SEED, ROGUE_NORMALISER, STUCK_BATCH, Audit, AuditedRun, Finding, Level
 from pth_tracker.render import plots
-from pth_tracker.render.plots import REFERENCE, Compared, Line, Style, style_of
+from pth_tracker.render.plots import REFERENCE, Compared, Line, Style, nested_styles, style_of
 from pth_tracker.render.svg import draw
 from pth_tracker.render.text import counted, safe_text
 from pth_tracker.traces import PairTrace, RunTrace, Trace
@@ -26,6 +26,8 @@ CURVES: Final = 18
 """Score curves in one picture."""
 PICTURES: Final = 6
 """Pictures of one kind: of comparisons, of settings."""
+NESTED: Final = 3
+"""Runs whose lines lie on each other in one plane."""
 ORDER_UPDATES: Final = 40
 """Updates that the picture of a data order shows: more would hide whether lines agree."""
 NAME: Final = 30
@@ -126,7 +128,7 @@ def _ratio(audit: Audit) -> Iterator[Picture]:
     pairs = [(key, style, clip, sampler) for key, style in series
              if (clip := traces[key].clip) is not None and (sampler := traces[key].sampler) is not None]  # fmt: skip
     first = pairs[0]
-    names = (short(first[2].key, 60), short(first[3].key, 40))
+    names = (short(first[2].key, 44), short(first[3].key, 26))
     tolerance = audit.traces.kl_tolerance or 0.05
     idle = all(not np.any(clip.values[np.isfinite(clip.values)]) for key, _, clip, _ in pairs if key in candidates)
     title = "The clip never acts, while the sampler drifts away" if idle else "The clip beside the sampler's drift"
@@ -136,7 +138,8 @@ def _ratio(audit: Audit) -> Iterator[Picture]:
         IDLE_CLIP,
         title,
         "Above, the clip fraction that a log shows; below, on a log axis, how far the sampler that made the data is "
-        f"from the learner.{held}{_left_out(len(chosen), len(candidates))}{_thinned(used)}{_nonfinite(used)}",
+        f"from the learner; the long dashes are the tolerance, {tolerance:g}.{held}"
+        f"{_left_out(len(chosen), len(candidates))}{_thinned(used)}{_nonfinite(used)}",
         "; ".join(
             f"{audit.label(key)}: clip fraction {_extent(clip)}, sampler's distance {_extent(sampler)} nats per token"
             for key, _, clip, sampler in pairs
@@ -165,18 +168,19 @@ def _order(audit: Audit) -> Iterator[Picture]:
     if not groups or len(max(groups.values(), key=len)) < 2:
         return
     arm, keys = max(groups.items(), key=lambda item: len(item[1]))
-    shown = keys[:RUNS]
+    shown = keys[:NESTED]
     others = _groups(
         (key for key, run in audit.runs.items() if run.arm and run.arm != arm and key in witnesses
          and key not in candidates),
         lambda key: audit.runs[key].arm,
     )  # fmt: skip
-    other = next((own for own in others.values() if _differ([witnesses[key] for key in own])), [])[:RUNS]
+    other = next((own for own in others.values() if _differ([witnesses[key] for key in own])), [])[:NESTED]
     panels = [(arm, shown), *([(audit.runs[other[0]].arm, other)] if other else [])]
     titles = [f"{short(name)}: {_orders([witnesses[key] for key in own])}" for name, own in panels]
+    styles = [nested_styles(len(own), NESTED * place) for place, (_, own) in enumerate(panels)]
     drawn = [
-        (title, [_line(_head(witnesses[key]), style_of(place)) for place, key in enumerate(own)])
-        for title, (_, own) in zip(titles, panels)
+        (title, [_line(_head(witnesses[key]), style) for key, style in zip(own, looks)])
+        for title, (_, own), looks in zip(titles, panels, styles)
     ]
     same = not _differ([witnesses[key] for key in shown])
     title = f"{counted(len(shown), 'run')} of {short(arm)} read {'one data order' if same else 'these data orders'}"
@@ -188,7 +192,7 @@ def _order(audit: Audit) -> Iterator[Picture]:
         f"{safe_text(name)} depends on the batch alone: lines that lie on each other read the same batches. "
         f"The first {ORDER_UPDATES} updates.{_left_out(len(shown), rest)}",
         f"{'. '.join(titles)}. Runs: " + "; ".join(", ".join(audit.label(key) for key in own) for _, own in panels),
-        tuple((audit.label(key), style_of(place)) for _, own in panels for place, key in enumerate(own)),
+        tuple((audit.label(key), style) for (_, own), looks in zip(panels, styles) for key, style in zip(own, looks)),
         lambda: plots.order_figure(drawn, short(name, 40)),
     )
 
@@ -222,8 +226,8 @@ def _batches(audit: Audit) -> Iterator[Picture]:
     candidates = [key for key in _blamed(audit, ("stuck-batch",)) if key in held]
     if not candidates:
         return
-    chosen = _spread(audit, candidates, RUNS)
-    used = [held[key] for key in chosen]
+    chosen = _spread(audit, candidates, NESTED)
+    used, styles = [held[key] for key in chosen], nested_styles(len(chosen))
     repeats = [len(one.values) - len(np.unique(one.values)) for one in used]
     told = "the logged identity" if used[0].key else "prompts, response lengths and scores"
     yield Picture(
@@ -236,8 +240,8 @@ def _batches(audit: Audit) -> Iterator[Picture]:
             f"{audit.label(key)}: {repeat} of {len(one.values)} updates on a batch used before"
             for key, one, repeat in zip(chosen, used, repeats)
         ),
-        tuple((audit.label(key), style_of(place)) for place, key in enumerate(chosen)),
-        lambda: plots.batches_figure([_line(one, style_of(place)) for place, one in enumerate(used)]),
+        tuple((audit.label(key), style) for key, style in zip(chosen, styles)),
+        lambda: plots.batches_figure([_line(one, style) for one, style in zip(used, styles)]),
     )
 
 

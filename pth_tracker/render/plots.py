@@ -42,7 +42,9 @@ class Style:
     dashes: Dashes
     """Lengths of strokes and gaps in multiples of the line's width; empty: solid."""
     marker: str
-    """Matplotlib's letter."""
+    """Matplotlib's letter; empty: none."""
+    breadth: float = 1.6
+    """Points."""
 
 
 STYLES: Final = (
@@ -74,6 +76,12 @@ class Line:
         return self.step[kept], np.clip(self.values[kept], -LARGEST, LARGEST)
 
 
+def nested_styles(count: int, start: int = 0) -> list[Style]:
+    """Solid lines from the broad to the thin, so that all show where they lie on each other."""
+    colours = [style_of(start + place).colour for place in range(count)]
+    return [Style(colour, (), "", 1.2 + 2.1 * (count - 1 - place)) for place, colour in enumerate(colours)]
+
+
 def style_of(place: int) -> Style:
     """The style of the series at ``place``; from the seventh on they come again."""
     return STYLES[place % len(STYLES)]
@@ -81,11 +89,11 @@ def style_of(place: int) -> Style:
 
 def ratio_figure(clips: Sequence[Line], samplers: Sequence[Line], names: tuple[str, str], tolerance: float) -> Figure:
     """The clip fraction above the sampler's distance, which has a log axis, over the same updates."""
-    figure = _figure(3.6)
+    figure = _figure(3.7)
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, 1.7], "hspace": 0.34})
-    _frame(figure, 3.6, bottom=0.42)
+    _frame(figure, 3.7, bottom=0.52)
     above.set_title(names[0])
-    below.set_title(f"{names[1]}, nats per token (log axis; long dashes: {tolerance:g})")
+    below.set_title(f"{names[1]}, nats per token, log axis")
     _lines(above, clips, "clip")
     top = max([0.05, *(float(values.max()) for line in clips if len(values := line.finite[1]))])
     above.set_ylim(-0.06 * top, 1.12 * top)
@@ -98,23 +106,23 @@ def ratio_figure(clips: Sequence[Line], samplers: Sequence[Line], names: tuple[s
 
 def order_figure(panels: Sequence[tuple[str, Sequence[Line]]], name: str) -> Figure:
     """What each update's batch shows, the runs of a panel drawn on each other: the first broad, the last thin."""
-    height = 0.75 + 1.45 * len(panels)
+    height = 0.85 + 1.45 * len(panels)
     figure = _figure(height)
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"hspace": 0.36})[:, 0]
-    _frame(figure, height, bottom=0.42)
+    _frame(figure, height, bottom=0.52)
     for place, (axes, (title, lines)) in enumerate(zip(all_axes, panels)):
         axes.set_title(title)
         _nested(axes, lines, f"panel{place}")
         _few_ticks(axes, 4)
-    all_axes[-1].set_xlabel(f"update; above: {name}" if name else "update")
+    all_axes[-1].set_xlabel(f"update (each line: {name})" if name else "update")
     return figure
 
 
 def batches_figure(lines: Sequence[Line]) -> Figure:
     """The number of each update's batch, in the order of first use, beside one new batch an update."""
-    figure = _figure(2.9)
+    figure = _figure(3.0)
     axes = figure.subplots()
-    _frame(figure, 2.9, bottom=0.42)
+    _frame(figure, 3.0, bottom=0.52)
     axes.set_title("batch, numbered in the order of first use")
     drawn = [line.finite for line in lines]
     first = min((int(step[0]) for step, _ in drawn if len(step)), default=0)
@@ -128,7 +136,7 @@ def batches_figure(lines: Sequence[Line]) -> Figure:
         gid=f"{SERIES}reference",
     )
     for place, (line, (step, values)) in enumerate(zip(lines, drawn)):
-        breadth = _breadth(place, len(lines))
+        breadth = line.style.breadth
         again = np.ones(len(values), dtype=bool)
         again[np.unique(values, return_index=True)[1]] = False
         axes.plot(step, values, color=COLOURS[line.style.colour], linewidth=breadth, gid=f"{SERIES}batches{place}")
@@ -147,10 +155,10 @@ def batches_figure(lines: Sequence[Line]) -> Figure:
 
 def factors_figure(rows: Sequence[tuple[str, float, float]]) -> Figure:
     """From the smallest to the largest factor by which a loss weighs sequences, beside 1 for its equation."""
-    height = 0.95 + 0.3 * len(rows)
+    height = 1.05 + 0.3 * len(rows)
     figure = _figure(height)
     axes = figure.subplots()
-    _frame(figure, height, bottom=0.42, left=1.35)
+    _frame(figure, height, bottom=0.52, left=1.5)
     places = np.arange(len(rows))[::-1]
     low, high = (np.clip([row[at] for row in rows], SMALLEST, LARGEST) for at in (1, 2))
     axes.axvline(1, color=COLOURS["muted"], linewidth=1.2, dashes=(2, 2), gid=f"{SERIES}equation")
@@ -172,16 +180,16 @@ def factors_figure(rows: Sequence[tuple[str, float, float]]) -> Figure:
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_yticks(places, [row[0] for row in rows])
     axes.grid(False, axis="y")
-    axes.set_title("weight of a sequence, relative to the equation")
-    axes.set_xlabel("factor (1: as the equation weighs it), log axis")
+    axes.set_title("weight of a sequence")
+    axes.set_xlabel("factor on the equation, log axis")
     return figure
 
 
 def scores_figure(lines: Sequence[Line], name: str, stable: bool | None) -> Figure:
     """Scores over updates; the plane is shaded where the setting lies in the stable range (None: nobody tested)."""
-    figure = _figure(2.9)
+    figure = _figure(3.0)
     axes = figure.subplots()
-    _frame(figure, 2.9, bottom=0.42)
+    _frame(figure, 3.0, bottom=0.52)
     axes.set_title(name)
     _lines(axes, lines, "score", markers=True)
     if stable is not None:
@@ -198,9 +206,9 @@ def range_figure(
     settings: Sequence[str], arms: Sequence[tuple[Style, Sequence[tuple[int, float]]]], stable: int, key: str
 ) -> Figure:
     """Each run's score at the settings of the stress axis, the first ``stable`` of which are shaded."""
-    figure = _figure(2.9)
+    figure = _figure(3.0)
     axes = figure.subplots()
-    _frame(figure, 2.9, bottom=0.42)
+    _frame(figure, 3.0, bottom=0.52)
     axes.set_title("score of each run, by setting")
     if stable:
         axes.axvspan(-0.5, stable - 0.5, facecolor=COLOURS["pass"], alpha=0.1, linewidth=0, gid=f"{SERIES}stable")
@@ -243,11 +251,10 @@ class Compared:
 def pair_figure(pair: Compared) -> Figure:
     """The slope of each seed from one arm to the other, and beside it the differences with the mean's interval."""
     named = len(pair.seeds) <= MANY
-    height = 1.35 + 0.24 * (len(pair.seeds) if named else 1)
-    height = max(height, 2.2)
+    height = max(2.0, 1.1 + 0.26 * (len(pair.seeds) if named else 1))
     figure = _figure(height)
-    left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.55], "wspace": 0.52})
-    _frame(figure, height, bottom=0.42)
+    left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1, 1.55], "wspace": 0.55})
+    _frame(figure, height, bottom=0.3)
     for place, (one, two) in enumerate(zip(*pair.scores)):
         style = style_of(place)
         left.plot(
@@ -299,7 +306,7 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height))
 
 
-def _frame(figure: Figure, height: float, bottom: float, left: float = 0.52) -> None:
+def _frame(figure: Figure, height: float, bottom: float, left: float = 0.62) -> None:
     """Margins in inches, so that pictures line up whatever their height."""
     figure.subplots_adjust(left=left / WIDTH, right=1 - 0.12 / WIDTH, bottom=bottom / height, top=1 - 0.28 / height)
 
@@ -364,12 +371,7 @@ def _nested(axes: Axes, lines: Sequence[Line], name: str) -> None:
             step,
             values,
             color=COLOURS[line.style.colour],
-            linewidth=_breadth(place, len(lines)),
+            linewidth=line.style.breadth,
             alpha=0.55 if place < len(lines) - 1 else 1,
             gid=f"{SERIES}{name}-{place}",
         )
-
-
-def _breadth(place: int, count: int) -> float:
-    """The breadth of a line in points: from the first on ever thinner, so that equal ones all show."""
-    return 1.2 + 1.9 * (count - 1 - place)

@@ -157,7 +157,7 @@ class Reading:
             return None
         held = frozenset(self.history.values)
         for candidate in self.candidates(quantity):
-            for key in find_keys(candidate.key, held):
+            for key in _keys_of(candidate, held):
                 step, values = _logged(candidate, key, self.history)
                 if not len(step) or (candidate.zero == "not_computed" and not np.any(values != 0)):
                     continue
@@ -201,6 +201,12 @@ def _logged(candidate: Candidate, key: str, history: History) -> tuple[Ints, Flo
         step, own, place = np.intersect1d(step, other_step, return_indices=True)
         values = values[own] - other[place]
     return step, values
+
+
+def _keys_of(candidate: Candidate, available: Iterable[str] | None) -> Iterable[str]:
+    """The raw metrics in ``available`` that may hold what the candidate stands for."""
+    found = find_keys(candidate.key, available)
+    return (key for key in found if not matches_any(key, candidate.without)) if candidate.without else found
 
 
 def _widened(series: Series, high: Series) -> Series:

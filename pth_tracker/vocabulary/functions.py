@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pth_tracker.values import MISSING, Maybe
-from pth_tracker.vocabulary import prime_rl, roll, verl
+from pth_tracker.vocabulary import prime_rl, rlhf, roll, verl
 from pth_tracker.vocabulary.lens import Lens
 
 
@@ -28,7 +28,7 @@ def refresh_interval(lens: Lens) -> Maybe:
     return MISSING
 
 
-MODULES: Final = (verl, prime_rl, roll)
+MODULES: Final = (verl, prime_rl, roll, rlhf)
 """Modules of functions, one for each family of frameworks; each lists its own as ``FUNCTIONS``."""
 FUNCTIONS: Final[Mapping[str, Callable[[Lens], Any]]] = {
     function.__name__: function

@@ -37,6 +37,8 @@ class Candidate(_Strict):
 
     key: str
     """The raw name as the framework logs it; ``*`` stands for any text."""
+    without: tuple[str, ...] = ()
+    """Patterns of names that ``key`` matches too and that are something else."""
     estimator: Literal["", "k1", "k2", "k3", "exact", "abs"] = ""
     sign: Literal[1, -1] = 1
     """-1: logged with the opposite sign."""

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-all lint format docs docs-check bench
+.PHONY: help dev demo test test-all lint format docs docs-check bench bench-scale
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,13 +50,18 @@ format: $(VENV)/.installed-test ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed-test ## Write the generated documentation: CHECKS.md and the marked parts of README.md
+docs: $(VENV)/.installed-test ## Write the generated documentation, and build all of it into site/
 	$(BIN)/python tools/docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-docs-check: $(VENV)/.installed-test ## Fail where the generated documentation is not up to date
+docs-check: $(VENV)/.installed-test ## Fail where the generated documentation is not up to date, or building it warns
 	$(BIN)/python tools/docs.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(VENV)/.installed-test ## Run the benchmarks
 	@for script in benchmarks/bench_*.py; do \
 		echo "== $$script"; env -u PYTHONDONTWRITEBYTECODE $(BIN)/python $$script || exit 1; \
 	done
+
+bench-scale: $(VENV)/.installed-test ## Two nights over 2,000 runs of 1,000 steps in PostgreSQL behind an MLflow server
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python benchmarks/scale.py

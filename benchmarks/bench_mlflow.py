@@ -64,14 +64,14 @@ def fill(path: Path, runs: int, keys: int, steps: int) -> list[str]:
 
 
 @contextmanager
-def served(path: Path, folder: Path) -> Iterator[str]:
+def served(store: str, folder: Path) -> Iterator[str]:
     """A real MLflow server with two workers on the store."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     uri = f"http://127.0.0.1:{port}"
     options = ["--host", "127.0.0.1", "--port", str(port), "--workers", "2"]
-    options += ["--backend-store-uri", f"sqlite:///{path}", "--artifacts-destination", str(folder / "artifacts")]
+    options += ["--backend-store-uri", store, "--artifacts-destination", str(folder / "artifacts")]
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
@@ -132,7 +132,7 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         folder = Path(name)
         path = folder / "mlflow.db"
         ids = fill(path, *shape)
-        with served(path, folder) as uri:
+        with served(f"sqlite:///{path}", folder) as uri:
             for way, address, target in (("database", f"sqlite:///{path}", 5.0), ("server", uri, 3.0)):
                 ours, points = timed(read_with_tracker, address, keys)
                 theirs, expected = timed(read_with_client, address, ids, keys)

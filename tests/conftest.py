@@ -123,36 +123,13 @@ def skip_unless_required(variable: str, why: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A private PostgreSQL cluster's address, its password included; skips where PostgreSQL is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or [Path(p) for p in [shutil.which("initdb")] if p]
-    if not found:
-        skip_unless_required("PTH_TRACKER_REQUIRE_POSTGRES", "PostgreSQL is not installed (no initdb)")
-    as_user: list[str] = []
-    if os.geteuid() == 0:  # initdb refuses root
-        runuser = shutil.which("runuser")
-        if not runuser or subprocess.run(["id", "postgres"], capture_output=True, check=False).returncode:
-            skip_unless_required(
-                "PTH_TRACKER_REQUIRE_POSTGRES", "PostgreSQL does not run as root, and there is no user postgres"
-            )
-        as_user = [runuser, "-u", "postgres", "--"]
-    folder = Path("/tmp", f"pth-postgres-{os.getpid()}")  # short: a socket's path is limited to 107 bytes
-    folder.mkdir()
+    from postgres import NoPostgres, postgres_cluster
+
     try:
-        (folder / "password").write_text("s3cret-word\n")
-        shutil.chown(folder, "postgres") if as_user else None
-        port, bins = free_port(), found[-1].parent
-        run: Callable[..., object] = lambda *command: subprocess.run(  # noqa: E731
-            [*as_user, *map(str, command)], check=True, capture_output=True, cwd=folder
-        )
-        data = folder / "data"
-        run(bins / "initdb", "-D", data, "-U", "audit", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}", "-N")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-        run(bins / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
-        try:
-            yield f"postgresql://audit:s3cret-word@127.0.0.1:{port}/postgres"
-        finally:
-            run(bins / "pg_ctl", "-D", data, "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with postgres_cluster() as address:
+            yield address
+    except NoPostgres as error:
+        skip_unless_required("PTH_TRACKER_REQUIRE_POSTGRES", str(error))
 
 
 DemoRuns = dict[str, tuple[dict[str, Any], dict[int, dict[str, float]]]]

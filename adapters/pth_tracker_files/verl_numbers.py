@@ -1,4 +1,4 @@
-"""The numbers of step lines: of one line with care, of many lines of one shape at once."""
+"""The numbers of step lines: of one line with care, of many lines in the ordinary spelling at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,35 +16,11 @@ from pth_tracker.runs import Floats
 _NUMBER: Final = rb"[-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)|True|False"
 _PAIR: Final = re.compile(rb"(.*):(?:np\.\w+\()?(" + _NUMBER + rb")\)?\s*\Z", re.DOTALL)
 _LAST_PAIR: Final = re.compile(rb"(.*?):(?:np\.\w+\()?(" + _NUMBER + rb")\)?(?=[\s\x1b(\[{]|\Z)", re.DOTALL)
-_WRAPPER: Final = re.compile(rb"np\.\w+\(")
+_WRAPPER: Final = re.compile(rb",np\.\w+\(")
 _FIXED: Final = re.compile(rb"-?\d+\.\d{3}")
 _WORDS: Final = {b"True": b"1.0", b"False": b"0.0"}
-
-IN_NUMBERS: Final = b"0123456789.+-eE"
-_COMMAS: Final = bytes.maketrans(b"\n", b",")
-_OTHERS: Final = bytes(code for code in range(256) if code not in IN_NUMBERS + b":\n")
-_NAN, _INF = 1.6180339887e308, 1.4142135623e308
-"""Stand for what JSON has no numbers for while a block is converted; nothing logs these."""
-_SPELT: Final = (
-    (b":nan", f":{_NAN!r}".encode()),
-    (b":inf", f":{_INF!r}".encode()),
-    (b":-inf", f":-{_INF!r}".encode()),
-    (b":True", b":1"),
-    (b":False", b":0"),
-)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Lines that are equal but for the characters of numbers, which are converted together."""
-
-    keys: tuple[bytes, ...]
-    separators: tuple[bytes, ...] = ()
-    """What remains of `` - key:``, longest first; none: each line is taken apart by itself."""
-    words: tuple[tuple[bytes, bytes], ...] = ()
-    """The words among the values (NaN, infinity, booleans) and the numbers that stand for them."""
-    wrapped: bool = False
-    """Whether some values are ``np.float64(...)``."""
+_JSON_WORDS: Final = {**_WORDS, b"nan": b"NaN", b"inf": b"Infinity", b"-inf": b"-Infinity"}
+_APART: Final = bytes.maketrans(b":", b" ")
 
 
 def text_of(key: bytes) -> str:
@@ -53,56 +28,48 @@ def text_of(key: bytes) -> str:
     return key.decode("utf-8", "replace").strip()
 
 
-def shape_of(line: bytes, pairs: Mapping[bytes, bytes]) -> Shape:
-    """The shape of which ``line``, with its ``pairs``, is the first."""
-    bare = _WRAPPER.sub(b"", line)
-    words = tuple((word, number) for word, number in _SPELT if word in bare)
-    whole = _PAIR.match(line.rpartition(b" - ")[2]) is not None
-    if not whole or len(pairs) != line.count(b" - ") or len(pairs) != line.count(b":"):
-        return Shape(tuple(pairs))
-    # A longer separator may end as a shorter one does.
-    separators = sorted({_reduced(b" - " + key + b":") for key in pairs}, key=len, reverse=True)
-    shape = Shape(tuple(pairs), tuple(separators), words, bare != line)
-    # The two ways of reading a line must agree.
-    table = numbers_of([line], shape)
-    same = table is not None and np.array_equal(table[0], row_of(line, pairs), equal_nan=True)
-    return shape if same else Shape(tuple(pairs))
+def parts_of(line: bytes) -> list[bytes] | None:
+    """``12 - key:value - key:value`` as ``[12, -, key, value, -, key, value]``; None where it is not just that.
+
+    Far faster than `pairs_of`, and right wherever that finds the same keys.
+    """
+    parts = line.translate(_APART).split()
+    dashes = parts[1::3]
+    return parts if len(parts) == 1 + 3 * len(dashes) and dashes.count(b"-") == len(dashes) else None
 
 
-def _reduced(text: bytes) -> bytes:
-    """What is left of lines without the characters that no number has: ``22-:0.45-3:1E-06,23-:...``."""
-    text = text.translate(_COMMAS, _OTHERS)
-    # The letter e is frequent in keys; in numbers it is followed by a sign, always.
-    text = text.replace(b"e-", b"E-")
-    return (text.replace(b"e+", b"E+") if b"e+" in text else text).translate(None, b"e")
+def table_of(text: bytes, keys: Sequence[bytes], count: int) -> Floats | None:
+    """The numbers ``(count, keys)`` in ``- key:value - key:value``, time and again; None where it is not just that."""
+    parts = text.translate(_APART).split()
+    if len(parts) != 3 * len(keys) * count or parts[::3].count(b"-") != len(keys) * count:
+        return None
+    if parts[1::3] != [*keys] * count:
+        return None
+    numbers = numbers_of(parts[2::3])
+    return None if numbers is None else numbers.reshape(count, len(keys))
 
 
-def numbers_of(lines: Sequence[bytes], shape: Shape) -> Floats | None:
-    """The steps and values of lines of one shape, ``(lines, 1 + keys)``; None where they cannot be told."""
-    text, count = b"\n".join(lines), len(lines)
-    if shape.wrapped:
-        text = text.replace(b"np.float64(", b"")
-        if b"np." in text:
-            text = _WRAPPER.sub(b"", text)
-    for word, number in shape.words:
-        text = text.replace(word, number)
-    text = _reduced(text)
-    for separator in shape.separators:
-        # Of the same length, since that is replaced in place.
-        text = text.replace(separator, b" " * (len(separator) - 1) + b",")
-    width = len(shape.keys) + 1
+def numbers_of(values: Sequence[bytes]) -> Floats | None:
+    """The values ``(n,)`` of their spellings; None where one has no ordinary spelling."""
+    text = b",".join(values)
     try:
-        numbers = from_json(b"[" + text + b"]")
-        if len(numbers) != count * width:
+        try:
+            numbers = from_json(b"[" + text + b"]")
+        except ValueError:
+            numbers = from_json(b"[" + _as_json(text) + b"]")
+        if len(numbers) != len(values):
             return None
-        table = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers)).reshape(count, width)
+        return np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers))
     except (ValueError, struct.error, OverflowError):
         return None
-    if shape.words:
-        table = table.copy()
-        table[table == _NAN] = np.nan
-        table[np.abs(table) == _INF] *= np.inf
-    return table
+
+
+def _as_json(text: bytes) -> bytes:
+    """Values joined by commas, the NumPy scalars taken out of their wrappers and the words spelt as JSON does."""
+    bare = (b",%b," % text).replace(b",np.float64(", b",").replace(b"),", b",")
+    if b"np." in bare:
+        bare = _WRAPPER.sub(b",", bare)
+    return b",".join([_JSON_WORDS.get(value, value) for value in bare[1:-1].split(b",")])
 
 
 def pairs_of(line: bytes) -> dict[bytes, bytes]:
@@ -121,7 +88,7 @@ def row_of(line: bytes, pairs: Mapping[bytes, bytes]) -> list[float]:
     return [float(line[: line.index(b" ")]), *map(float, pairs.values())]
 
 
-def forms_of(pairs: dict[bytes, bytes]) -> tuple[int, int]:
+def forms_of(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
     """How many values have exactly three decimals, and how many have not."""
     fixed = sum(_FIXED.fullmatch(value) is not None for value in pairs.values())
     finite = sum(math.isfinite(float(value)) for value in pairs.values())

@@ -4,9 +4,9 @@ verl prints one line a logger call, ``step:N - key:value - key:value ...``, with
 before it and anything at all on the lines between. The whole file is searched for ``step:N - ``; a hit is a step line
 only where text begins (`LineStarts`), and only with a metric name of verl's own: model outputs print anything.
 
-Nearly all lines of a log have the same keys in the same order. So the first line of each shape is taken apart with
-care, and the others of that shape by the block: with all characters deleted that no number has, what remains of a
-key is known, and what remains of the block is a list of numbers. Where it is not, each line is taken apart by itself.
+Nearly all lines of a log have the same keys in the same order. So the first line of each layout is taken apart with
+care. The others are split at their spaces and colons, and their numbers are read by the block; where that could differ
+from what care finds, care it is.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ import numpy.typing as npt
 
 from pth_tracker.runs import Floats, History, Ints
 from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
-from pth_tracker_files.verl_numbers import IN_NUMBERS, Shape, forms_of, numbers_of, pairs_of, row_of, shape_of, text_of
+from pth_tracker_files.verl_numbers import forms_of, numbers_of, pairs_of, parts_of, row_of, table_of, text_of
 
 MAX_KEYS: Final = 20_000
 """More metric names than this in one file is no verl log."""
 ENOUGH_FORMS: Final = 10_000
 """Of so many values the form is looked at, in each segment."""
-MAX_SHAPES: Final = 1000
-"""Beyond so many shapes every line is taken apart by itself."""
 
 ROOTS: Final = frozenset(
     "actor critic global_seqlen response_length response_length_non_aborted prompt_length response timing timing_s "
@@ -53,7 +51,7 @@ class Segment:
     first: int
     last: int
     fixed: int = 0
-    """Values looked at that have exactly three decimals ..."""
+    """Values looked at that have exactly three decimals, until one has not ..."""
     other: int = 0
     """... and that have not; NaN and infinity tell nothing and are not counted."""
 
@@ -64,7 +62,7 @@ class Segment:
 
     def look(self, line: bytes) -> None:
         """Notes the form of the numbers of one of its lines."""
-        if self.fixed + self.other < ENOUGH_FORMS:
+        if not self.other and self.fixed < ENOUGH_FORMS:
             fixed, other = forms_of(pairs_of(line))
             self.fixed += fixed
             self.other += other
@@ -74,6 +72,9 @@ class Segment:
 class _Layout:
     """The metrics of all lines that hold the same keys in the same order."""
 
+    keys: tuple[bytes, ...]
+    plain: bool = True
+    """Whether its lines can be split at their spaces and colons."""
     numbers: list[Ints] = field(default_factory=list)
     """Of the lines among all step lines, ``(n,)`` each."""
     tables: list[Floats] = field(default_factory=list)
@@ -86,11 +87,13 @@ class _Layout:
 
     def whole(self, since: int) -> tuple[Ints, Ints, Floats]:
         """The numbers and steps ``(n,)`` and values ``(keys, n)`` of the lines from number ``since`` on, in order."""
-        table, numbers = np.concatenate(self.tables), np.concatenate(self.numbers)
-        # Lines of several shapes may hold one set of keys.
-        order = np.argsort(numbers, kind="stable")
-        order = order[np.searchsorted(numbers[order], since) :]
-        table, numbers = table[order], numbers[order]
+        if not self.numbers:
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((len(self.keys), 0))
+        numbers, table = np.concatenate(self.numbers), np.concatenate(self.tables)
+        if since or np.any(numbers[1:] < numbers[:-1]):
+            order = np.argsort(numbers, kind="stable")
+            order = order[np.searchsorted(numbers[order], since) :]
+            numbers, table = numbers[order], table[order]
         return numbers, table[:, 0].astype(np.int64), np.ascontiguousarray(table[:, 1:].T)
 
 
@@ -106,11 +109,16 @@ class StepLines:
         self.cut = ""
         """The metric whose value was left out, since the file ends within it."""
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
-        self._shapes: dict[bytes, Shape] = {}
         self._starts = LineStarts()
         self._open: dict[bytes, Segment] = {}
         self._known: set[bytes] = set()
         self._count = 0
+        self._prefix = b"\n"
+        """What was last seen before a step line, from the line feed on, ..."""
+        self._prefix_tag = b""
+        """... and its process."""
+        self._recent: _Layout | None = None
+        """The layout of the last lines that could be split."""
 
     def __len__(self) -> int:
         return self._count
@@ -122,10 +130,12 @@ class StepLines:
 
     def scan(self, block: bytes, offset: int, at_end: bool) -> None:
         """Takes all step lines of a ``block`` of whole lines that begins at ``offset`` in its file."""
+        if self._take_uniform(block, offset):
+            return
         lines: list[bytes] = []
         tags: list[bytes] = []
         starts: list[int] = []
-        prefix, prefix_tag, end = b"\n", b"", 0
+        prefix, prefix_tag, end = self._prefix, self._prefix_tag, 0
         for match in _BEGINNING.finditer(block):
             start = match.start()
             if start < end:
@@ -135,8 +145,8 @@ class StepLines:
             else:
                 tag = self._starts.tag(block, start)
                 line_start = block.rfind(b"\n", max(0, start - LOOK_BACK), start)
-                if tag and line_start >= 0:
-                    prefix, prefix_tag = block[line_start:start], tag
+                if tag is not None and line_start >= 0:
+                    self._prefix, self._prefix_tag = prefix, prefix_tag = block[line_start:start], tag
             if tag is None:
                 continue
             end = block.find(b"\n", start)
@@ -151,61 +161,107 @@ class StepLines:
             starts.append(offset + start)
         self._take(lines, tags, starts)
 
+    def _take_uniform(self, block: bytes, offset: int) -> bool:
+        """Takes a block of nothing but lines that continue one segment in one layout, and says whether it is that."""
+        mark, segment, layout = self._prefix + b"step:", self._open.get(self._prefix_tag), self._recent
+        if not block.startswith(mark[1:]) or segment is None or layout is None or b"\r" in block:
+            return False
+        count = block.count(mark) + 1
+        if count != block.count(b"\n") or not block.endswith(b"\n"):
+            return False
+        text = (b"\n" + block[:-1]).replace(self._prefix, b"\n- ")
+        table = table_of(text, (b"step", *layout.keys), count)
+        if (
+            table is None
+            or table[0, 0] < segment.last
+            or np.any(table[1:, 0] < table[:-1, 0])
+            or np.any(table[:, 0] % 1)
+        ):
+            return False
+        segment.last = int(table[-1, 0])
+        segment.look(block[len(mark) - 1 : block.index(b"\n")])
+        layout.add(self._count + np.arange(count), table)
+        self._count += count
+        self.last_end = offset + len(block) - 1
+        return True
+
     def _take(self, lines: list[bytes], tags: list[bytes], starts: list[int]) -> None:
-        """Takes lines, each shape of them at once."""
+        """Takes lines, those of each layout at once."""
         if not lines:
             return
-        text = b"\n".join(lines)
-        if b"\r" in text:
-            lines = [line.partition(b"\r")[0] for line in lines]
-            text = b"\n".join(lines)
-        forms = text.translate(None, IN_NUMBERS).split(b"\n")
-        groups: dict[bytes, list[int]] = {forms[0]: list(range(len(lines)))}
-        if forms.count(forms[0]) < len(forms):
-            groups = {}
-            for index, form in enumerate(forms):
-                groups.setdefault(form, []).append(index)
+        for index, line in enumerate(lines):
+            if b"\r" in line:
+                lines[index] = line.partition(b"\r")[0]
         steps = np.zeros(len(lines), np.int64)
         kept = np.zeros(len(lines), np.bool_)
-        fresh: set[int] = set()
-        parts: list[tuple[tuple[bytes, ...], list[int], Floats]] = []
-        for form, indices in groups.items():
-            if form not in self._shapes:
-                fresh.add(indices[0])
-            for keys, own, table in self._tables(form, [lines[index] for index in indices]):
-                places = [indices[index] for index in own]
-                steps[places], kept[places] = table[:, 0], True
-                parts.append((keys, places, table))
+        taken = list(self._tables(lines))
+        for _, indices, table in taken:
+            steps[indices], kept[indices] = table[:, 0], True
         numbers = self._count + np.cumsum(kept) - 1
-        self._follow(lines, tags, starts, steps, kept, numbers, fresh)
-        for keys, places, table in parts:
-            self._layout(keys).add(numbers[places], table)
-        taken = int(kept.sum())
-        self._count += taken
+        self._follow(lines, tags, starts, steps, kept, numbers, {indices[0] for _, indices, _ in taken})
+        for layout, indices, table in taken:
+            layout.add(numbers[indices], table)
         if taken:
             last = int(np.flatnonzero(kept)[-1])
+            self._count += int(kept.sum())
             self.last_end = starts[last] + 5 + len(lines[last])
 
-    def _tables(self, form: bytes, lines: list[bytes]) -> Iterator[tuple[tuple[bytes, ...], Sequence[int], Floats]]:
-        """The keys, line indices and steps with values ``(n, 1 + keys)`` of lines of one form."""
-        shape = self._shapes.get(form)
-        if shape is None:
-            pairs = pairs_of(lines[0])
-            shape = shape_of(lines[0], pairs)
-            # A broken line may have the form of sound ones, and speaks for none.
-            if len(self._shapes) < MAX_SHAPES and len(pairs) == lines[0].count(b" - "):
-                self._shapes[form] = shape
-        if shape.separators and _is_ours(shape.keys):
-            table = numbers_of(lines, shape)
-            if table is not None and not np.any(table[:, 0] % 1):
-                yield shape.keys, range(len(lines)), table
+    def _tables(self, lines: Sequence[bytes]) -> Iterator[tuple[_Layout, list[int], Floats]]:
+        """The layouts, line indices and steps with values ``(n, 1 + keys)`` of lines; what is not verl's is counted."""
+        recent = self._recent
+        if recent is not None:
+            table = table_of(b"- step:" + b"\n- step:".join(lines), (b"step", *recent.keys), len(lines))
+            if table is not None:
+                yield recent, list(range(len(lines))), table
                 return
-        for index, line in enumerate(lines):
-            pairs = pairs_of(line)
+        alike, unlike = self._sorted(lines)
+        for layout, indices, values in alike:
+            numbers = numbers_of(values)
+            if numbers is not None:
+                yield layout, indices, numbers.reshape(len(indices), 1 + len(layout.keys))
+            else:
+                unlike += indices
+        for index in sorted(unlike):
+            pairs = pairs_of(lines[index])
             if _is_ours(pairs):
-                yield tuple(pairs), [index], np.array([row_of(line, pairs)])
+                yield self._layout(tuple(pairs)), [index], np.array([row_of(lines[index], pairs)])
             else:
                 self.foreign += 1
+
+    def _sorted(self, lines: Sequence[bytes]) -> tuple[list[tuple[_Layout, list[int], list[bytes]]], list[int]]:
+        """The lines by layout, each with their indices and values in a row, and the indices of the others."""
+        alike: dict[tuple[bytes, ...], tuple[_Layout, list[int], list[bytes]]] = {}
+        unlike: list[int] = []
+        last: tuple[bytes, ...] = ()
+        for index, line in enumerate(lines):
+            parts = parts_of(line)
+            if parts is None:
+                unlike.append(index)
+                continue
+            keys = tuple(parts[2::3])
+            if keys != last:
+                last = keys
+                if keys not in alike:
+                    alike[keys] = self._layout_of(keys, line, parts), [], []
+                layout, indices, values = alike[keys]
+            if layout.plain:
+                self._recent = layout
+                indices.append(index)
+                values += parts[::3]
+            else:
+                unlike.append(index)
+        return [entry for entry in alike.values() if entry[1]], unlike
+
+    def _layout_of(self, keys: tuple[bytes, ...], line: bytes, parts: Sequence[bytes]) -> _Layout:
+        """The layout of a line that was split, made known if it is the first of its keys."""
+        if keys in self._layouts:
+            return self._layouts[keys]
+        pairs = pairs_of(line)
+        values = numbers_of(parts[::3])
+        same = values is not None and np.array_equal(values, row_of(line, pairs), equal_nan=True)
+        plain = same and tuple(pairs) == keys and _is_ours(keys)
+        # A broken line may have the keys of sound ones, and speaks for none.
+        return self._layout(keys) if plain else _Layout(keys, plain=False)
 
     def _follow(
         self,
@@ -256,7 +312,7 @@ class StepLines:
             self._known.update(keys)
             if len(self._known) > MAX_KEYS:
                 raise ValueError(f"it holds more than {MAX_KEYS} metric names, no verl log does")
-            self._layouts[keys] = _Layout()
+            self._layouts[keys] = _Layout(keys)
         return self._layouts[keys]
 
     def history(self, rounded: bool, since: int = 0) -> History:

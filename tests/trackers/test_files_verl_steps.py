@@ -256,7 +256,7 @@ def test_reading_many_lines_at_once_is_reading_each_by_itself(monkeypatch: pytes
     for seed in range(60):
         data = mixture(seed)
         with monkeypatch.context() as patch:
-            patch.setattr(verl_steps, "numbers_of", lambda lines, shape: None)
+            patch.setattr(verl_steps, "parts_of", lambda line: None)
             one_by_one = read(data)
         at_once = read(data)
         assert points(at_once).keys() == points(one_by_one).keys()

@@ -583,7 +583,18 @@ def test_metrics_alone_tell_no_role(name: str) -> None:
         ),
         (TRL, {"shuffle_dataset": None}, EffectiveSeed("42", True, 42, "seed")),  # before 0.17
         (SB3, {}, EffectiveSeed("1", True, 1, "seed")),
-        (SB3, {"seed": None}, EffectiveSeed(None, False, None, "seed", "seed is null")),
+        (
+            SB3,
+            {"seed": None},
+            EffectiveSeed(
+                None,
+                False,
+                None,
+                "seed",
+                "a null seed leaves the environments, the actions and the minibatches unseeded",
+                True,
+            ),
+        ),
         (CLEANRL, {}, EffectiveSeed("1", True, 1, "seed")),
     ],
 )

@@ -131,6 +131,7 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
         metrics=tuple(sorted(claimed.difference(known))),
         vocabularies=options.vocabularies,
     )
+        figures=tuple(sorted(claimed.intersection(known).union(*(rule.figures for rule in rules)))),
 
 
 def _examine_all(

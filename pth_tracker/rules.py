@@ -109,6 +109,8 @@ class Rule:
     """Whether its findings tag runs at all."""
     reads: tuple[str, ...] = ()
     """Quantities that it uses where they are logged and does not need."""
+    figures: tuple[str, ...] = ()
+    """Quantities of which it reads the figures that examination keeps (`pth_tracker.examine.Reduced`)."""
     facts: Callable[[Any], Iterable[str]] = no_facts
     """Those of `FACTS` that only its own reading of the subject can establish."""
 
@@ -148,5 +150,7 @@ class Plan:
     """Scores of one checkpoint whose mean is the score, each with the scale that divides it; empty: `metric` alone."""
     metrics: tuple[str, ...] = ()
     """Raw metrics beside the quantities of which claims want figures."""
+    figures: tuple[str, ...] = ()
+    """Quantities of which claims or rules want figures."""
     vocabularies: tuple[Path, ...] = ()
     """The user's own vocabulary files."""

@@ -92,3 +92,15 @@ def test_equal_stretches_have_equal_hashes_as_they_are_printed() -> None:
     changed[17] += 0.5
     assert (block_hashes(values) != block_hashes(changed)).nonzero()[0].tolist() == [2]
     np.testing.assert_array_equal(block_hashes(np.zeros(8), 2), block_hashes(np.full(8, -0.001), 2))
+
+
+def test_figures_are_kept_of_what_claims_and_rules_want_alone() -> None:
+    assert set(examined(make_run("a"), figures=("clip_fraction",)).reduced) == {"clip_fraction"}
+    assert examined(make_run("a")).reduced == {}
+
+
+def test_blocks_of_the_same_values_in_another_order_have_other_hashes() -> None:
+    values = np.arange(32.0)
+    hashes = {int(block_hashes(np.roll(values[:8], turn))[0]) for turn in range(8)}
+    assert len(hashes) == 8
+    assert len(set(block_hashes(np.random.default_rng(1).random(1024)).tolist())) == 128

@@ -116,7 +116,8 @@ def _common_steps(*series: Series | None) -> Ints:
     steps = [one.step[np.isfinite(one.values)] for one in series if one is not None]
     common = steps[0]
     for other in steps[1:]:
-        common = np.intersect1d(common, other)
+        if not np.array_equal(common, other):
+            common = np.intersect1d(common, other)
     return common
 
 

@@ -344,6 +344,7 @@ RULES: Final = (
             branch("truncation", "response_truncated_fraction", "comparable_pairs", "truncation_seeds"),
         ),
         judge_degenerate_output,
+        figures=("response_length_mean", "response_truncated_fraction"),
         facts=_output_facts,
     ),
     Rule(

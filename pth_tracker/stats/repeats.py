@@ -76,9 +76,16 @@ def equal_levels(values: npt.ArrayLike, decimals: int | None = None) -> Ints:
 
 def joint_labels(columns: Sequence[npt.ArrayLike]) -> Ints:
     """``(n,)`` labels of the tuples that several label columns ``(n,)`` make."""
-    table = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
-    inverse: Ints = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return inverse
+    labels: Ints | None = None
+    for column in columns:
+        own: Ints = np.unique(np.asarray(column, dtype=np.int64), return_inverse=True)[1].reshape(-1)
+        if labels is not None and len(own):
+            # Both are below n, so that their product fits; ranked as the rows would be, far faster.
+            own = np.unique(labels * (own.max() + 1) + own, return_inverse=True)[1].reshape(-1)
+        labels = own.astype(np.int64)
+    if labels is None:
+        raise ValueError("give at least one label column")
+    return labels
 
 
 def latest_equal(labels: npt.ArrayLike) -> Ints:

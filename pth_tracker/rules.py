@@ -44,6 +44,7 @@ FACTS: Final[Mapping[str, str]] = {
     "comparable_pairs": "name two arms that ran the same task with --arm or in a design file",
     "synchronous": "nothing: an asynchronous trainer assembles batches by completion, so that no seed orders them",
     "whole_batches": "nothing: resumed runs, and batches from which prompts are filtered, have no order to compare",
+    "shared_identities": "nothing: no two runs share a batch's identity, as where it holds the responses",
     "runs_of_one_seed": "run both arms on one seed",
     "code_versions": "launch from a git checkout, so that the tracker records the commit",
     "exact_rates": "log the learning rate at full precision in both arms, for 10 updates or more",

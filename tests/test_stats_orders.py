@@ -241,6 +241,16 @@ def test_windows_with_gaps_or_without_spread_are_not_indexed() -> None:
     assert not list(window_keys(step[:7], codes[:7]))
 
 
+def test_steps_that_count_environments_are_indexed_by_their_distance() -> None:
+    codes = np.random.default_rng(1).integers(0, 1000, 24)
+    updates = [first for first, _ in window_keys(np.arange(1, 25), codes)]
+    assert updates == [1, 9, 17]
+    for stride in (10, 512, 2048):
+        assert [first for first, _ in window_keys(np.arange(1, 25) * stride, codes)] == [u * stride for u in updates]
+    # A run that logs every tenth update from the fifth on has the same places from start to start.
+    assert len(list(window_keys(np.arange(24) * 10 + 5, codes))) == 2
+
+
 def test_keys_hold_the_place_or_not() -> None:
     codes = np.random.default_rng(0).integers(0, 1000, 8)
     here, there = np.arange(1, 9), np.arange(9, 17)

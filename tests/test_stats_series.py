@@ -49,6 +49,28 @@ def test_growth_sees_a_sawtooth_that_first_and_last_do_not() -> None:
     assert grown.ratio == pytest.approx(1.2**11)
 
 
+@pytest.mark.parametrize("interval", [3, 4, 8])
+def test_a_sawtooth_shorter_than_windows_can_see_grows_within_its_teeth(interval: int) -> None:
+    linear = 3e-4 + 2.0 * (np.arange(60) % interval) / (interval - 1)
+    windows, teeth = stats.growth(linear), stats.tooth_growth(linear)
+    assert windows is not None and windows.ratio < 5 and teeth is not None
+    assert (teeth.smallest, teeth.largest) == pytest.approx((3e-4, 3e-4 + 2.0))
+    assert stats.lag_measured(linear).measured and not stats.lag_measured(linear, estimator="k1").measured
+    gap = np.delete(linear, 2 * interval + 1)  # one update logged nothing
+    assert stats.tooth_growth(gap) is not None
+    # Not from start to end, not regular, too few teeth, too shallow, not finite.
+    assert stats.tooth_growth(np.concatenate([linear, np.full(40, 2.0)])) is None
+    assert stats.tooth_growth(np.insert(linear, 32, [1.0, 1.1, 1.2])) is None
+    assert stats.tooth_growth(linear[: 4 * interval]) is None
+    assert stats.tooth_growth(1.0 + linear) is None and stats.tooth_growth(np.append(linear, NAN)) is None
+
+
+def test_stationary_noise_has_no_teeth() -> None:
+    rng = np.random.default_rng(3)
+    found = [stats.tooth_growth(rng.lognormal(-3, rng.uniform(0.3, 1.5), 100)) for _ in range(300)]
+    assert not any(found)
+
+
 def test_growth_at_the_ends() -> None:
     assert stats.growth([1.0] * 4) is None
     flat, from_zero, to_infinity, nothing_finite = (

@@ -162,8 +162,9 @@ def judge_unstable_data_order(comparison: Comparison, met: frozenset[str]) -> It
 
     How it decides: among synchronous, unfiltered runs that were not resumed and have one seed, framework, release,
     batch size, data files, length filters, template and tokenizer, the tuple of witness series agrees at less than
-    0.8 of at least 8 common updates, although its own ties are no hindrance. Either the data file, the sampler or the
-    order changed without a trace in the configuration. The runs with the rarer order are blamed.
+    0.8 of at least 8 common updates, although its own ties are no hindrance. Logged identities stand for the tuple
+    where two of the runs share some: those that hold the responses differ from run to run. Either the data file, the
+    sampler or the order changed without a trace in the configuration. The runs with the rarer order are blamed.
 
     Example: one of four runs with ``data.seed: 42`` has other prompt lengths from update 1 on.
 
@@ -302,11 +303,13 @@ _BATCHES: Final = (
 )
 
 
-def _unfiltered(comparison: Comparison) -> tuple[str, ...]:
-    """Whether any run's batches are those that its data loader makes, from start to end."""
+def _order_facts(comparison: Comparison) -> Iterator[str]:
+    """Whether any run has the batches of its data loader from start to end, and any identities are those of the data."""
     orders = data_orders(comparison)
-    plain = any(not batches.filtered and not batches.resumed for batches in orders.runs.values())
-    return ("whole_batches",) if plain else ()
+    if any(not batches.filtered and not batches.resumed for batches in orders.runs.values()):
+        yield "whole_batches"
+    if orders.stretches:
+        yield "shared_identities"
 
 
 RULES: Final = (
@@ -333,10 +336,13 @@ RULES: Final = (
         2,
         Level.WARN,
         Scope.PROJECT,
-        tuple(branch(one.name, *one.groups, "data_seed", "whole_batches") for one in _BATCHES),
+        (
+            branch("identity", *_BATCHES[0].groups, "data_seed", "whole_batches", "shared_identities"),
+            branch("witness", *_BATCHES[1].groups, "data_seed", "whole_batches"),
+        ),
         judge_unstable_data_order,
         reads=_READS,
-        facts=_unfiltered,
+        facts=_order_facts,
     ),
     Rule(
         "resume-changes-run",

@@ -56,7 +56,14 @@ class Orders:
     """Pairs found to share one order, enough of them to join every group."""
     looked: int = 0
     """Pairs of runs that were compared."""
+    stretches: list[tuple[str, ...]] = field(default_factory=list)
+    """Runs that share the identities of a stretch of updates."""
     _parent: dict[str, str] = field(default_factory=dict)
+
+    def share_identities(self, keys: Sequence[str]) -> bool:
+        """Whether any two of these runs share a stretch of identities, which then are those of the data alone."""
+        own = set(keys)
+        return any(len(own.intersection(stretch)) > 1 for stretch in self.stretches)
 
     def root(self, key: str) -> str:
         """The run that stands for the group of runs with the order of ``key``."""
@@ -138,6 +145,7 @@ def _find_orders(members: Sequence[Member]) -> Orders:
     for key, batches in orders.runs.items():
         for own in set(_keys(batches, sizes, *ways)):
             index.setdefault(own, []).append(key)
+    orders.stretches = list({tuple(keys) for (way, _, _), keys in index.items() if way == "identity" and len(keys) > 1})
     _join(orders, index)
     return orders
 
@@ -246,7 +254,8 @@ def _on_one_batch_size(a: Batches, b: Batches) -> tuple[BatchSeries, BatchSeries
 def parted_orders(orders: Orders, keys: Sequence[str]) -> list[tuple[tuple[str, ...], Alignment | None]]:
     """The runs ``keys`` by the order they read, the commonest first, with how each other order parts from that one.
 
-    Runs whose batches say too little to be told apart from the commonest order are left out.
+    Runs whose batches say too little to be told apart from the commonest order are left out. Identities that no two of
+    them share anywhere tell nothing: they may hold the responses, which are others in every run.
     """
     held: dict[str, list[str]] = {}
     for key in keys:
@@ -256,9 +265,9 @@ def parted_orders(orders: Orders, keys: Sequence[str]) -> list[tuple[tuple[str, 
     if not groups:
         return []
     parted: list[tuple[tuple[str, ...], Alignment | None]] = [(tuple(groups[0]), None)]
-    reference = orders.runs[groups[0][0]]
+    reference, by_identity = orders.runs[groups[0][0]], orders.share_identities(keys)
     for group in groups[1:]:
-        alignment = _alignment(reference, orders.runs[group[0]])
+        alignment = _alignment(reference, orders.runs[group[0]], by_identity)
         if alignment is None or alignment.witness.updates < LEAST_UPDATES:
             continue
         if alignment.witness.share < 0.8 and alignment.witness.chance < 0.5:
@@ -266,8 +275,8 @@ def parted_orders(orders: Orders, keys: Sequence[str]) -> list[tuple[tuple[str, 
     return parted
 
 
-def _alignment(a: Batches, b: Batches) -> Alignment | None:
-    if a.identity is not None and b.identity is not None:
+def _alignment(a: Batches, b: Batches, by_identity: bool) -> Alignment | None:
+    if by_identity and a.identity is not None and b.identity is not None:
         return align(a.identity, b.identity)
     aligned = _on_one_batch_size(a, b)
     return align(*aligned) if aligned is not None else None

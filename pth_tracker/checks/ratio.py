@@ -117,9 +117,10 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     rate above 0 (fewer where the configuration makes the ratio 1; there it may also lie below the level that the
     vocabulary gives for the kernels of two forward passes), no importance correction against the sampler is
     active, and either lag is measured (the sampler's KL lies above the tolerance on at least 3 updates and 5% of
-    them, or is not finite on two, and lag is declared or a 5-update window median grew 5-fold) or lag is declared
-    and the configuration makes the ratio 1. Losses without a clip that could be tested are left out. A warning where
-    the configuration does not tell whether a correction is active.
+    them, or is not finite on two, and lag is declared or a 5-update window median grew 5-fold, or in a saw-tooth
+    shorter than windows its teeth did) or lag is declared and the configuration makes the ratio 1. Losses without a
+    clip that could be tested are left out. A warning where the configuration does not tell whether a correction is
+    active.
 
     Example: ``actor/pg_clipfrac`` is 0.0 on all of 100 updates while ``rollout_corr/k3_kl`` reaches 7 nats.
 

@@ -94,12 +94,13 @@ def judge_sampler_mismatch(view: RunView, met: frozenset[str]) -> Iterator[Findi
     Why it matters: every ratio and every importance weight of such a run mixes the difference of two engines with
     that of two policies, and an "on-policy" run learns from data that are not its own.
 
-    How it decides: nothing declares a lag, and the sampler's KL lies above the tolerance on at least 3 updates and 5%
-    of them without growing 5-fold between any two windows of 5 updates (a signed k1 is judged by its 5-update means,
-    a mean absolute difference m of log-probabilities as m * m / 2). A mean difference of probabilities has no
-    conversion to nats: there only a 5-fold growth counts, from at least 0.002. Importance weights logged after
-    truncation hide the difference and are never used. Two causes look alike and both are named: an inference engine
-    that computes other probabilities than the trainer, and a weight sync that never arrives.
+    How it decides: nothing declares a lag, and the sampler's KL lies above the tolerance on at least 3 updates and
+    5% of them without growing 5-fold between any two windows of 5 updates or within the teeth of a regular
+    saw-tooth, as a refresh every few updates makes it (a signed k1 is judged by its 5-update means, a mean absolute
+    difference m of log-probabilities as m * m / 2). A mean difference of probabilities has no conversion to nats:
+    there only a 5-fold growth counts, from at least 0.002. Importance weights logged after truncation hide the
+    difference and are never used. Two causes look alike and both are named: an inference engine that computes other
+    probabilities than the trainer, and a weight sync that never arrives.
 
     Example: ``rollout_corr/k3_kl`` between 0.1 and 0.2 nats from the first update to the last of a synchronous run.
 

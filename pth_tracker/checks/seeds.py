@@ -204,6 +204,7 @@ RULES: Final = (
             "label-contradicts-config",
             "override-lost:seed",
             "no-common-seed",
+            "too-few-seeds",
             "unpaired-runs",
             "shared-data-order",
             "one-data-order",

@@ -67,7 +67,9 @@ def argument_labels(arguments: Iterable[str]) -> dict[str, SeedLabel]:
             previous = argument
             continue
         previous = ""
-        typed = canonical_value(value)
+        # Hydra leaves the quotes of a text to its own parser: data.seed='43' is 43.
+        quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+        typed = canonical_value(value[1:-1] if quoted else value)
         found.pop(key, None)
         if typed is not None:
             found[key] = SeedLabel(identity_text(typed), f"{key}={value}", "", key)

@@ -49,6 +49,7 @@ from pth_tracker.stats.series import (
     lag_measured,
     refresh_interval,
     sampler_divergence,
+    tooth_growth,
     window_means,
     window_medians,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "t_interval",
     "task_means",
     "tie_share",
+    "tooth_growth",
     "verdict",
     "welch_interval",
     "window_means",

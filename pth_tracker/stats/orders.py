@@ -189,14 +189,17 @@ def window_keys(
     The hash is of the differences of the codes ``(m,)`` or ``(m, k)`` within the window. ``aligned`` windows start at
     updates 1, 1 + width and so on, else at every update; ``placed`` hashes hold the window's place, so that only
     stretches at equal updates are equal. Windows with gaps and those with fewer than ``least`` distinct values are
-    left out.
+    left out. Where steps count something else than updates, such as those of the environments, the commonest distance
+    of two is that of two updates.
     """
     if len(step) < width:
         return
     table = codes[:, None] if codes.ndim == 1 else codes
-    starts = np.flatnonzero(step[width - 1 :] - step[: len(step) - width + 1] == width - 1)
+    distances, counts = np.unique(np.diff(step), return_counts=True)
+    stride = max(1, int(distances[counts.argmax()])) if len(distances) else 1
+    starts = np.flatnonzero(step[width - 1 :] - step[: len(step) - width + 1] == (width - 1) * stride)
     if aligned:
-        starts = starts[step[starts] % width == 1 % width]
+        starts = starts[step[starts] // stride % width == 1 % width]
     windows = table[starts[:, None] + np.arange(width)]
     ordered = np.sort(windows[:, :, 0], axis=1)
     telling = (np.diff(ordered, axis=1) != 0).sum(axis=1) + 1 >= least

@@ -298,6 +298,24 @@ def test_runs_that_should_read_other_batches_are_not_compared(settings: Mapping[
     assert not findings(audit_of(with_config(runs, "tis-seed42", settings), select=(UNSTABLE,)), UNSTABLE)
 
 
+def test_identities_that_hold_the_responses_are_no_data_order() -> None:
+    runs = comparison(ONE_ARM | {"tis": {"algorithm.rollout_correction.rollout_is": "token"}}, (41, 42))
+    for place, run in enumerate(runs):
+        runs = with_metrics(runs, run.name, {"harness/batch_id": fingerprints(place)})
+    assert not findings(audit_of(runs), UNSTABLE)
+    bare = audit_of(without_metrics(runs, "prompt_length/*"), select=(UNSTABLE,))
+    (entry,) = not_judged(bare, UNSTABLE)
+    assert "shared_identities" in entry.missing and "holds the responses" in entry.remedy
+
+
+def test_identities_that_others_of_the_seed_share_tell_the_odd_order() -> None:
+    runs = without_metrics(comparison(seeds=(41,)), "prompt_length/*")
+    for name, order in {"ppo-seed41": 1, "clip-higher-seed41": 1, "tis-seed41": 2}.items():
+        runs = with_metrics(runs, name, {"harness/batch_id": fingerprints(order)})
+    report = audit_of(runs, select=(UNSTABLE,))
+    assert labels(report, only(report, UNSTABLE).blames) == ["tis-seed41"]
+
+
 def test_without_any_whole_order_it_is_not_judged() -> None:
     report = audit_of(with_config(comparison(), "*", FILTERING), select=(UNSTABLE,))
     (entry,) = not_judged(report, UNSTABLE)

@@ -145,6 +145,8 @@ def test_cleanrl_names() -> None:
         (("data.seed=43", "data.seed=null"), False),
         (("actor_rollout_ref.rollout.seed=9",), False),
         (("data.seed=43.0",), False),
+        (("data.seed='43'",), False),
+        (("data.seed='44'",), True),
         (("data.seed=",), True),
         ((), False),
     ],

@@ -132,6 +132,8 @@ class Cache:
         self.path = folder / FILE_NAME
         self.notes: list[str] = []
         """What went wrong, one sentence each; the audit goes on without what is missing."""
+        self.hits = 0
+        """Examinations that were found."""
         self._read_only = read_only
         self._waiting: dict[str, bytes] = {}
         self._used: set[str] = set()
@@ -225,6 +227,7 @@ class Cache:
                         self._used.add(key)
                     else:
                         damaged.append(key)
+        self.hits += len(held)
         if damaged:
             self.notes.append(f"{len(damaged)} kept examinations were damaged and are made again")
         return held

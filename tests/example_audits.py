@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pth_tracker.model import (
     IDLE_CLIP,
     LOST_SEED,
+    STUCK_BATCH,
     Audit,
     AuditedRun,
     Basis,
@@ -20,6 +21,7 @@ from pth_tracker.model import (
     Verdict,
     WriteBack,
 )
+from pth_tracker.past import PastFinding, SinceLast
 from pth_tracker.runs import RunError, RunRef
 from pth_tracker.tracker import Address
 
@@ -127,6 +129,14 @@ def full_audit() -> Audit:
             skipped=("grpo-s44 is still running",),
             published="run pth-audit",
         ),
+        since_last=SinceLast(
+            datetime(2026, 2, 28, 4, 30, tzinfo=UTC),
+            new=(Finding(2, Level.FAIL, "one order", tag=LOST_SEED, rule="lost-seed", runs=TIS, blames=TIS),),
+            still_open=(Finding(1, Level.WARN, "a gap", rule="sampler-mismatch", runs=GRPO, arms=("grpo",)),),
+            resolved=(PastFinding("stuck-batch", 3, Level.FAIL, "33 updates", STUCK_BATCH, labels=("replay-s42",)),),
+            unseen=(PastFinding("idle-clip", 1, Level.FAIL, "0 of 60", IDLE_CLIP, ("grpo",), ("b1",), ("grpo-s45",)),),
+            left=(PastFinding("lr-differs", 2, Level.WARN, "two rates", labels=("old-s1",)),),
+        ),
     )
 
 
@@ -162,6 +172,11 @@ def hostile_audit() -> Audit:
         notes=[evil],
         not_judged=[NotJudged("idle-clip", 1, evil, (evil,), evil)],
         write_back=WriteBack(planned=(PlannedEdit(evil, evil, {"verdict": evil}),), errors=(evil,), refused=evil),
+        since_last=SinceLast(
+            datetime(2026, 2, 28, tzinfo=UTC),
+            new=(Finding(2, Level.WARN, evil, rule="drift-within-arm", runs=("e",), arms=(evil,)),),
+            resolved=(PastFinding("idle-clip", 1, Level.FAIL, evil, arms=(evil,), labels=(evil,)),),
+        ),
     )
 
 

@@ -205,6 +205,14 @@ Verbose = Annotated[
         help="Print every run and rule by name, and the evidence.",
     ),
 ]
+CacheFolder = Annotated[
+    Path | None,
+    option(
+        "--cache",
+        metavar="DIR",
+        help="The folder of what is kept between nights. Default: pth-tracker's own below the user's cache folder.",
+    ),
+]
 ColorChoice = Annotated[
     Color,
     option(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import Audit, AuditedRun, Coverage, DesignInForce, Finding, NotJudged, WriteBack
+from pth_tracker.past import PastFinding, SinceLast
 from pth_tracker.render.evidence import plain_json, redacted
 from pth_tracker.tracker import without_credentials
 
@@ -49,6 +50,7 @@ def to_dict(audit: Audit, status: ExitCode | None = None) -> dict[str, Any]:
             "notes": list(audit.notes),
             "not_judged": [_not_judged(audit, entry) for entry in audit.not_judged],
             "write_back": None if audit.write_back is None else _write_back(audit.write_back),
+            "since_last": None if audit.since_last is None else _since_last(audit, audit.since_last),
         }
     )
     return data
@@ -161,4 +163,27 @@ def _write_back(write_back: WriteBack) -> dict[str, Any]:
         "errors": list(write_back.errors),
         "skipped": list(write_back.skipped),
         "published": write_back.published,
+    }
+
+
+def _since_last(audit: Audit, news: SinceLast) -> dict[str, Any]:
+    return {
+        "audited_at": news.audited_at.isoformat() if news.audited_at else None,
+        "new": [_brief(one, _labels(audit, one.blames or one.runs)) for one in news.new],
+        "still_open": [_brief(one, _labels(audit, one.blames or one.runs)) for one in news.still_open],
+        "resolved": [_brief(one, one.labels) for one in news.resolved],
+        "unseen": [_brief(one, one.labels) for one in news.unseen],
+        "left": [_brief(one, one.labels) for one in news.left],
+    }
+
+
+def _brief(one: Finding | PastFinding, labels: Iterable[str]) -> dict[str, Any]:
+    return {
+        "rule": one.rule,
+        "check": one.check,
+        "level": one.level,
+        "tag": one.tag,
+        "title": one.title,
+        "runs": list(labels),
+        "arms": list(one.arms),
     }

@@ -14,6 +14,7 @@ from pth_tracker.model import (
     Report,
     WriteBack,
 )
+from pth_tracker.render import news
 from pth_tracker.render.evidence import redacted
 from pth_tracker.render.summary import (
     DECLARED_BY,
@@ -69,6 +70,7 @@ def format_audit(
     if not quiet:
         _headline(page, audit)
         _design(page, audit)
+        _news(page, audit)
     for level in levels:
         for finding in sorted(audit.by_level(level), key=finding_order):
             _finding(page, audit, finding)
@@ -209,6 +211,13 @@ def _design(page: _Page, audit: Audit) -> None:
         page.add(*page.labelled("margin", f"differences within {design.tie_margin:g} are a tie", "  "))
     for note in design.notes:
         page.item(note)
+
+
+def _news(page: _Page, audit: Audit) -> None:
+    if audit.since_last is not None:
+        page.heading(news.heading(audit.since_last))
+        for line in news.lines(audit):
+            page.item(line)
 
 
 def _finding(page: _Page, audit: Audit, finding: Finding) -> None:

@@ -77,3 +77,18 @@ def test_no_secret_leaves() -> None:
 
 def test_text_that_is_no_unicode_becomes_some() -> None:
     json.loads(to_json(hostile_audit())).__repr__().encode("utf-8")
+
+
+def test_what_is_new_is_told_by_labels_and_absent_outside_of_nightly_audits() -> None:
+    news = to_dict(full_audit())["since_last"]
+    assert news["audited_at"] == "2026-02-28T04:30:00+00:00"
+    assert [(one["rule"], one["tag"], one["runs"]) for one in news["new"]] == [
+        ("lost-seed", "Lost Seed", ["tis-s42", "tis-s43", "tis-s44"])
+    ]
+    assert {key: [one["rule"] for one in news[key]] for key in ("still_open", "resolved", "unseen", "left")} == {
+        "still_open": ["sampler-mismatch"],
+        "resolved": ["stuck-batch"],
+        "unseen": ["idle-clip"],
+        "left": ["lr-differs"],
+    }
+    assert to_dict(AUDITS["passed"]())["since_last"] is None

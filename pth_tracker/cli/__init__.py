@@ -11,11 +11,14 @@ import typer
 
 from pth_tracker.cli.audit import audit
 from pth_tracker.cli.batches import batches
+from pth_tracker.cli.cache import cache
 from pth_tracker.cli.demo import demo
 from pth_tracker.cli.doctor import doctor
 from pth_tracker.cli.explain import explain
 from pth_tracker.cli.init import init
+from pth_tracker.cli.nightly import nightly
 from pth_tracker.cli.paired import paired
+from pth_tracker.cli.trend import trend
 from pth_tracker.cli.untag import untag
 from pth_tracker.cli.verl import verl
 from pth_tracker.errors import ExitCode, PthTrackerError
@@ -28,7 +31,7 @@ CommandLineError: Final = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What the parser raises: the base of all its errors, which Typer does not export under a name of its own."""
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
-for command in (audit, verl, batches, paired, init, doctor, demo, untag, explain):
+for command in (audit, verl, batches, paired, init, doctor, demo, nightly, trend, cache, untag, explain):
     app.command()(command)
 
 

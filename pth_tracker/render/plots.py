@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -99,8 +99,14 @@ def ratio_figure(clips: Sequence[Line], samplers: Sequence[Line], names: tuple[s
     above.set_ylim(-0.06 * top, 1.12 * top)
     _few_ticks(above, 3)
     _log_lines(below, samplers)
-    below.axhline(max(tolerance, SMALLEST), color=COLOURS["warn"], linewidth=1.2, dashes=(9, 3), gid=f"{SERIES}limit")
-    below.set_xlabel("update")
+    below.axhline(
+        float(np.clip(tolerance, SMALLEST, LARGEST)),
+        color=COLOURS["warn"],
+        linewidth=1.2,
+        dashes=(9, 3),
+        gid=f"{SERIES}limit",
+    )
+    _over_updates(below)
     return figure
 
 
@@ -114,7 +120,7 @@ def order_figure(panels: Sequence[tuple[str, Sequence[Line]]], name: str) -> Fig
         axes.set_title(title)
         _nested(axes, lines, f"panel{place}")
         _few_ticks(axes, 4)
-    all_axes[-1].set_xlabel(f"update (each line: {name})" if name else "update")
+    _over_updates(all_axes[-1], f"update (each line: {name})" if name else "update")
     return figure
 
 
@@ -149,7 +155,7 @@ def batches_figure(lines: Sequence[Line]) -> Figure:
             color=COLOURS["fail"],
             gid=f"{SERIES}again{place}",
         )
-    axes.set_xlabel("update")
+    _over_updates(axes)
     return figure
 
 
@@ -193,12 +199,14 @@ def scores_figure(lines: Sequence[Line], name: str, stable: bool | None) -> Figu
     axes.set_title(name)
     _lines(axes, lines, "score", markers=True)
     if stable is not None:
-        colour = COLOURS["pass" if stable else "fail"]
-        axes.axvspan(
-            0, 1, transform=axes.transAxes, facecolor=colour, alpha=0.08, hatch=None if stable else "//",
-            edgecolor=colour, linewidth=0, gid=f"{SERIES}{'stable' if stable else 'unstable'}",
-        )  # fmt: skip
-    axes.set_xlabel("update")
+        from matplotlib.patches import Rectangle
+
+        look: dict[str, Any] = {"facecolor": COLOURS["pass"], "linewidth": 0, "alpha": 0.1}
+        if not stable:
+            look = {"facecolor": "none", "linewidth": 0, "hatch": "//", "edgecolor": COLOURS["fail"], "alpha": 0.55}
+        name = "stable" if stable else "unstable"
+        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0.5, gid=f"{SERIES}{name}", **look))
+    _over_updates(axes)
     return figure
 
 
@@ -275,9 +283,8 @@ def _differences(axes: Axes, pair: Compared, named: bool) -> None:
     count = len(pair.seeds) if named else 1
     values = np.clip(pair.differences, -LARGEST, LARGEST)
     if pair.margin is not None:
-        axes.axvspan(
-            -pair.margin, pair.margin, facecolor=COLOURS["muted"], alpha=0.15, linewidth=0, gid=f"{SERIES}margin"
-        )
+        margin = min(pair.margin, LARGEST)
+        axes.axvspan(-margin, margin, facecolor=COLOURS["muted"], alpha=0.15, linewidth=0, gid=f"{SERIES}margin")
     axes.axvline(0, color=COLOURS["muted"], linewidth=1.2, dashes=(2, 2), gid=f"{SERIES}zero")
     for place, value in enumerate(values.tolist()):
         style = style_of(place)
@@ -319,6 +326,13 @@ def _few_ticks(axes: Axes, most: int, *, of_x: bool = False) -> None:
     from matplotlib.ticker import MaxNLocator
 
     (axes.xaxis if of_x else axes.yaxis).set_major_locator(MaxNLocator(most))
+
+
+def _over_updates(axes: Axes, words: str = "update") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_xlabel(words)
 
 
 def _lines(axes: Axes, lines: Sequence[Line], name: str, *, markers: bool = False) -> None:

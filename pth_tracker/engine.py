@@ -15,14 +15,15 @@ from pth_tracker.depict import depict
 from pth_tracker.design.comparison import Comparison, Member
 from pth_tracker.design.expectations import OfQuantity
 from pth_tracker.design.infer import infer
+from pth_tracker.design.jobs import tell_apart
 from pth_tracker.design.schema import Design
-from pth_tracker.design.stitch import label, recognise, stitch
+from pth_tracker.design.stitch import label, recognise_segments, stitch
 from pth_tracker.errors import EXIT_PRIORITY, ExitCode, NothingSelected
 from pth_tracker.examine import CURVES, Examination, Unit, units_of
 from pth_tracker.forked import examine_forked
 from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outcome, Plan, Rule, Scope, Verdict
 from pth_tracker.policy import apply_policy, gather, selected_rules
-from pth_tracker.runs import Run, RunError, RunRef, SourceRun
+from pth_tracker.runs import Run, RunError, RunRef
 from pth_tracker.tracker import Query, Tracker
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 
@@ -83,7 +84,8 @@ def audit(
     runs = stitch(vocabulary, sources)
     comparison = infer(vocabulary, runs, options.design)
     plan = _plan(rules, comparison, options)
-    results, errors = _examine_all(tracker, runs, plan, tell, cache, examiner)
+    judged = [member.run for member in comparison.members if not member.aside]
+    results, errors = _examine_all(tracker, judged, plan, tell, cache, examiner)
     while any(result.restart_at is not None for result in results.values()):
         runs, again = _split_restarts(vocabulary, runs, results)
         results = {key: result for key, result in results.items() if result.restart_at is None}
@@ -129,9 +131,9 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
         batch_uses=comparison.design.batches.uses,
         benchmarks=tuple(comparison.design.benchmarks.items()),
         metrics=tuple(sorted(claimed.difference(known))),
+        figures=tuple(sorted(claimed.intersection(known).union(*(rule.figures for rule in rules)))),
         vocabularies=options.vocabularies,
     )
-        figures=tuple(sorted(claimed.intersection(known).union(*(rule.figures for rule in rules)))),
 
 
 def _examine_all(
@@ -161,13 +163,12 @@ def _split_restarts(
     again: set[str] = set()
     for run in runs:
         cut = results[run.key].restart_at if run.key in results else None
-        pieces: list[Sequence[SourceRun]] = [run.parts] if cut is None else [run.parts[:cut], run.parts[cut:]]
-        for piece in pieces:
-            own = recognise(vocabulary, piece)
+        for piece in [run.segments] if cut is None else [run.segments[:cut], run.segments[cut:]]:
+            own = recognise_segments(vocabulary, piece, common_name=run.common_name)
             split.append(own)
             if cut is not None:
                 again.add(own.key)
-    labelled = label(split)
+    labelled = label(tell_apart(vocabulary, split))
     return labelled, [run for run in labelled if run.key in again]
 
 
@@ -191,6 +192,8 @@ def _with_results(comparison: Comparison, results: dict[str, Examination], error
 def _why_not(
     comparison: Comparison, member: Member, result: Examination | None, unreadable: bool, median: float | None
 ) -> str:
+    if member.aside:
+        return member.aside
     if result is None:
         return "it could not be read" if unreadable else "it was not examined"
     if result.last_update is None:
@@ -213,11 +216,12 @@ def _settle(
     comparison: Comparison,
     errors: list[RunError],
 ) -> Audit:
-    judged = compare(rules, vocabulary, comparison)
+    trained = comparison.without_aside()
+    judged = compare(rules, vocabulary, trained)
     labels = {member.key: member.run.label for member in comparison.members}
     findings = apply_policy(gather(judged.findings, comparison, labels, options.design), comparison, options.design)
     coverage = _outcomes(judged.coverage, findings)
-    for entry, untested, claimed in judge_claims(rules, comparison, tuple(findings), tuple(coverage)):
+    for entry, untested, claimed in judge_claims(rules, trained, tuple(findings), tuple(coverage)):
         settled = apply_policy(claimed, comparison, options.design)
         findings += settled
         coverage += _outcomes([entry], settled)

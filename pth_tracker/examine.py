@@ -162,7 +162,7 @@ class Examination:
     seams: tuple[Seam, ...] = ()
     """Of a resumed run: where each segment follows the ones before it."""
     restart_at: int | None = None
-    """Index of the first part that starts over instead of continuing; the run is then several attempts."""
+    """Index of the first segment that starts over instead of continuing; the run is then several attempts."""
     notes: tuple[str, ...] = ()
 
 
@@ -192,16 +192,24 @@ def examine(tracker: Tracker, units: Sequence[Unit], plan: Plan) -> Iterator[Exa
 
 def _examine_parts(run: Run, parts: Mapping[RunRef, History | RunError], plan: Plan) -> Examination | RunError:
     histories: list[History] = []
-    for ref in run.refs:
-        part = parts[ref]
-        if isinstance(part, RunError):
-            return RunError(part.ref, run.label, part.message)
-        histories.append(part)
+    for segment in run.segments:
+        beside: list[History] = []
+        for source in segment:
+            part = parts[source.ref]
+            if isinstance(part, RunError):
+                return RunError(part.ref, run.label, part.message)
+            beside.append(part)
+        histories.append(_joined(beside))
     restart = _restart(histories)
     if restart is not None:
         return Examination(run.key, restart_at=restart)
     examined = examine_history(run, History.merge(histories), plan)
     return replace(examined, seams=_seams(run, histories, plan)) if len(histories) > 1 else examined
+
+
+def _joined(beside: Sequence[History]) -> History:
+    """One history of parts that ran beside each other: what both log under one name is no conflict."""
+    return replace(History.merge(beside), conflicts=sum(one.conflicts for one in beside))
 
 
 def _seams(run: Run, histories: Sequence[History], plan: Plan) -> tuple[Seam, ...]:

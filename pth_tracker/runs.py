@@ -230,6 +230,20 @@ class Run:
     """The framework's release, where it can be told."""
     label: str = ""
     """The name shown to people, unique within an audit."""
+    side_by_side: tuple[int, ...] = ()
+    """How many parts ran beside each other in each segment, where a framework logs one training as several runs;
+    ``()``: one."""
+    common_name: str = ""
+    """What the names of parts that ran beside each other share."""
+    aside: str = ""
+    """Why it is no training run, of which comparisons are made; ``""``: it is one."""
+
+    @property
+    def segments(self) -> tuple[tuple[SourceRun, ...], ...]:
+        """The parts of each launch, in order of time."""
+        ends = [sum(self.side_by_side[: place + 1]) for place in range(len(self.side_by_side))]
+        starts = [0, *ends[:-1]]
+        return tuple(self.parts[start:end] for start, end in zip(starts, ends)) or tuple((one,) for one in self.parts)
 
     @property
     def key(self) -> str:
@@ -244,12 +258,13 @@ class Run:
     @property
     def name(self) -> str:
         """The run's own name, which other runs may share."""
-        return self.last.name
+        return self.common_name or self.last.name
 
     @property
     def state(self) -> RunState:
-        """The state of the last part."""
-        return self.last.state
+        """The state of the last part; running while any part of the last segment is."""
+        running = any(part.state is RunState.RUNNING for part in self.segments[-1])
+        return RunState.RUNNING if running else self.last.state
 
     @property
     def refs(self) -> tuple[RunRef, ...]:

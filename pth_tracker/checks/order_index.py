@@ -122,7 +122,7 @@ def read_batches(member: Member) -> Batches | None:
         tuple(_kind(name) for name in names),
         int(size) if size is not MISSING and not isinstance(size, bool) and isinstance(size, int | float) else None,
         member.reading.role("filtered_batches") is True,
-        len(member.run.parts) > 1 or min(starts) > 1,
+        len(member.run.segments) > 1 or min(starts) > 1,
     )
 
 

@@ -61,6 +61,11 @@ class Member:
         return self.cell.arm
 
     @property
+    def aside(self) -> str:
+        """Why no rule judges it; ``""``: it is a training run, or somebody put it into an arm."""
+        return "" if self.arm else self.run.aside
+
+    @property
     def seed(self) -> EffectiveSeed:
         """What orders its training data."""
         return self.reading.seed
@@ -137,6 +142,13 @@ class Comparison:
         """Why no comparison of arms was recognised; ``""``: one was."""
         self.memo: dict[str, Any] = {}
         """What a check computed once for all pairs; it lives as long as the comparison."""
+
+    def without_aside(self) -> Comparison:
+        """The comparison of the training runs alone."""
+        kept = [member for member in self.members if not member.aside]
+        if len(kept) == len(self.members):
+            return self
+        return Comparison(kept, self.design, self.in_force, self.stress_key, self.undecided)
 
     @property
     def arms_declared(self) -> bool:

@@ -31,28 +31,31 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
         DesignError: a run is in two declared arms, or a declared arm has none.
     """
     declared = design or Design()
+    trained = [run for run in runs if declared.arms or not run.aside]
     readings = {run.key: Reading(vocabulary, run) for run in runs}
-    labels = read_labels(runs, _config_seeds(readings.values()))
+    own = [readings[run.key] for run in trained]
+    labels = read_labels(runs, _config_seeds(own))
     inferred: set[str] = set()
     notes: list[str] = []
 
-    stress = declared.stress.key if declared.stress else _stress_key(readings.values())
+    stress = declared.stress.key if declared.stress else _stress_key(own)
     if stress and not declared.stress:
         inferred.add("stress")
-    task = declared.task or _task_keys(readings.values())
+    task = declared.task or _task_keys(own)
     if task and not declared.task:
         inferred.add("task")
 
     if declared.arms:
         arms = _declared_arms(declared.arms, runs)
     else:
-        arms = _inferred_arms(runs, readings, labels, {*task, stress})
+        arms = _inferred_arms(trained, readings, labels, {*task, stress})
         inferred.add("arms")
-    in_none = [run.label for run in runs if not any(run.key in keys for keys in arms.values())]
+    placed = {key for keys in arms.values() for key in keys}
+    in_none = [run.label for run in runs if run.key not in placed and not run.aside]
     if in_none:
         notes.append(f"in no arm: {_listed(in_none)}")
 
-    undecided = "" if declared.arms else _undecided(arms, runs, readings, {*task, stress})
+    undecided = "" if declared.arms else _undecided(arms, trained, readings, {*task, stress})
     baseline = declared.baseline
     if baseline and baseline not in arms:
         raise DesignError(
@@ -63,11 +66,11 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
         inferred.add("baseline")
 
     _check_claims(declared, arms)
-    metric, higher, at = _metric(vocabulary, declared, runs, readings, inferred, notes)
+    metric, higher, at = _metric(vocabulary, declared, trained, readings, inferred, notes)
     replicate = tuple(declared.replicate)
     notes += _unknown_names(declared, runs)
     if not replicate:
-        replicate = _replicate(readings.values(), labels)
+        replicate = _replicate(own, labels)
         inferred.add("replicate")
     in_force = DesignInForce(
         arms={arm: tuple(keys) for arm, keys in arms.items()},

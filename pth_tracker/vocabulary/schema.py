@@ -181,6 +181,8 @@ class Framework(Head):
     """The name of a function of `pth_tracker.vocabulary.functions` that infers the release from the configuration."""
     parts: tuple[Part, ...] = ()
     """The processes that log one training as several runs; where they say different things, the last one is right."""
+    evaluates_only: str = ""
+    """An expression over roles and ``cfg(key, default)`` that is true of a run that evaluates and trains nothing."""
     quantities: Mapping[str, tuple[Candidate, ...]] = {}
     roles: Mapping[str, Role] = {}
     aliases: Mapping[str, tuple[str, ...]] = {}

@@ -142,9 +142,10 @@ class Reading:
         """The raw metrics of this run that may hold the quantity, in order of preference."""
         available = self.run.metric_keys
         names = (quantity, WIDENED[quantity]) if quantity in WIDENED else (quantity,)
-        wanted = (key for name in names for one in self.candidates(name) for key in (one.key, one.minus) if key)
-        found = (key for name in wanted for key in find_keys(name, available))
-        return tuple(dict.fromkeys(found))
+        found: dict[str, None] = {}
+        for one in (one for name in names for one in self.candidates(name)):
+            found |= dict.fromkeys((*_keys_of(one, available), *(find_keys(one.minus, available) if one.minus else ())))
+        return tuple(found)
 
     def series(self, quantity: str) -> Series | None:
         """The quantity's series from the first candidate with a logged value; None where there is none."""

@@ -113,7 +113,10 @@ def _on_top(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
         if key != "data_seed" and isinstance(held, Mapping) and isinstance(value, Mapping):
             merged[key] = {name: entry for name, entry in {**held, **value}.items() if entry is not None}
         elif key != "prefixes" and isinstance(held, list) and isinstance(value, list):
-            merged[key] = [*held, *(entry for entry in value if entry not in held)]
+            taken = {entry[1:] for entry in value if isinstance(entry, str) and entry.startswith("!")}
+            kept = [entry for entry in held if not isinstance(entry, str) or entry not in taken]
+            added = [entry for entry in value if entry not in held]
+            merged[key] = [*kept, *(one for one in added if not (isinstance(one, str) and one.startswith("!")))]
         else:
             merged[key] = value
     return merged
@@ -207,6 +210,20 @@ def _own_source(path: Path) -> tuple[str, _Source]:
     return name, source
 
 
+def _with_prefixes(heads: Mapping[str, Head]) -> dict[str, Head]:
+    """The heads, each with its parent's prefixes where it has none of its own."""
+    found = {}
+    for name, head in heads.items():
+        above: Head | None = head
+        for _ in range(MAX_PARENTS):
+            if above is None or above.prefixes or not above.extends:
+                break
+            above = heads.get(above.extends)
+        inherits = above is not None and above is not head and above.prefixes
+        found[name] = head.model_copy(update={"prefixes": above.prefixes}) if above and inherits else head
+    return found
+
+
 @cache
 def load_vocabulary(extra: tuple[Path, ...] = ()) -> Vocabulary:
     """The built-in vocabulary with the user's own files on top (a file of a known framework's name replaces it).
@@ -227,7 +244,7 @@ def load_vocabulary(extra: tuple[Path, ...] = ()) -> Vocabulary:
         for path in files
         if path.name.endswith(".yaml")
     }
-    heads = {name: source.head() for name, source in sources.items()}
+    heads = _with_prefixes({name: source.head() for name, source in sources.items()})
     own = dict(map(_own_source, extra))
     frameworks = Frameworks(sources, own, quantities, roles)
     heads |= {name: frameworks[name] for name in own}

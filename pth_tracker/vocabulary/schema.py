@@ -167,7 +167,8 @@ class Head(_Strict):
     framework: str
     extends: str = ""
     """A framework whose vocabulary holds here too: this file's entries replace the parent's of the same name (null
-    takes one away), and its lists are added to the parent's. How it is recognised is never taken over."""
+    takes one away), and its lists are added to the parent's (``!x`` takes ``x`` away). How it is recognised is never
+    taken over."""
     prefixes: tuple[str, ...] = ()
     """What may stand in front of a metric's name in the file, in order of preference; none: nothing does."""
     detect: Detect = Detect()

@@ -127,6 +127,8 @@ def test_what_wraps_another_wins_over_it_and_prefixes_hold_for_recognition(tmp_p
     assert reading(paths, {"base_lr": 1}, {"train/four": [1.0]}).run.framework == "wrap2"
     assert reading(paths, {"base_lr": 1}, {"train/three": [1.0]}).run.framework == GENERIC
     assert reading(paths, {}, {"one": [1.0], "train/two": [1.0]}).run.framework == "base"
+    third = {"framework": "third", "about": "On top.", "extends": "base", "detect": {"metrics_all": ["five"]}}
+    assert reading(vocabulary(tmp_path, third), {}, {"train/five": [1.0]}).run.framework == "third"
 
 
 def test_a_vocabulary_on_top_of_another(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_a_vocabulary_on_top_of_another(tmp_path: Path) -> None:
         "quantities": {"entropy": None, "clip_fraction": [{"key": "own_clip"}]},
         "roles": {"staleness": {"expr": "group_size * 2"}},
         "data_seed": {"keys": ["order"]},
-        "soft": ["nodes"],
+        "soft": ["nodes", "!gpus", "!never"],
         "remedies": {"sampler_kl": "log that"},
     }
     own = load_vocabulary(vocabulary(tmp_path, child)).frameworks["child"]
@@ -145,7 +147,7 @@ def test_a_vocabulary_on_top_of_another(tmp_path: Path) -> None:
     assert [one.key for one in own.quantities["clip_fraction"]] == ["train/own_clip", "own_clip"]
     assert list(own.roles) == list(BASE["roles"]) and own.roles["staleness"].expr
     assert own.data_seed.keys == ("order",) and not own.data_seed.uncontrolled_when_null
-    assert own.soft == ("gpus", "nodes") and set(own.remedies) == {"entropy", "sampler_kl"}
+    assert own.soft == ("nodes",) and set(own.remedies) == {"entropy", "sampler_kl"}
     assert not own.detect.config_all
 
 
@@ -191,6 +193,18 @@ def test_series_in_their_sign_without_what_was_not_computed(tmp_path: Path) -> N
     assert own.series("sampler_kl") is None
     probed = reading(vocabulary(tmp_path), {"base_lr": 1}, {"train/harness/sampler_kl": [0.1]}).series("sampler_kl")
     assert probed is not None and probed.meaning.estimator == "k1"
+
+
+def test_names_that_a_pattern_matches_and_does_not_mean(tmp_path: Path) -> None:
+    own = {"framework": "own", "about": "Mine.", "detect": {"config_any": ["x"]}}
+    own["quantities"] = {"eval_score": [{"key": "eval/*", "without": ["eval/step", "eval/*_ratio"]}]}
+    paths = vocabulary(tmp_path, own)
+    logged = {"eval/step": [1.0], "eval/clip_ratio": [0.5], "eval/math": [0.7]}
+    held = reading(paths, {"x": 1}, logged)
+    assert held.raw_keys("eval_score") == ("eval/math",)
+    found = held.series("eval_score")
+    assert found is not None and found.key == "eval/math"
+    assert reading(paths, {"x": 1}, {"eval/step": [1.0]}).series("eval_score") is None
 
 
 def test_keys_by_the_names_of_other_releases(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pth_tracker.errors import ExitCode
-from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Level, Outcome
+from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Outcome
 from pth_tracker.render import page, summary
 from pth_tracker.render.pictures import PAIRS, SCORES, Picture, pictures
 from pth_tracker.render.plots import Style
@@ -151,7 +151,12 @@ def _tiles(audit: Audit) -> list[tuple[int, str, str, str]]:
         (counts["warn"], "warning" if counts["warn"] == 1 else "warnings", "warn", "findings"),
         (counts["info"], "for information", "info", "findings"),
         (passed, "rule passed" if passed == 1 else "rules passed", "pass", "coverage"),
-        (open_, "rule not fully judged" if open_ == 1 else "rules not fully judged", "none", "not-judged"),
+        (
+            open_,
+            "rule not fully judged" if open_ == 1 else "rules not fully judged",
+            "none",
+            "not-judged" if open_ else "coverage",
+        ),
         (counts["runs"], "run" if counts["runs"] == 1 else "runs", "none", "runs"),
     ]
     if counts["errors"]:
@@ -165,6 +170,3 @@ def _notes(audit: Audit) -> list[str]:
         for note in run.notes:
             by_note.setdefault(note, []).append(run.label)
     return [*audit.notes, *(f"{compact_names(labels)}: {note}" for note, labels in by_note.items())]
-
-
-assert set(MARKS) >= {str(level) for level in Level}

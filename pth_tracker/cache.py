@@ -96,7 +96,7 @@ def examination_key(address: Address, unit: Unit, plan: Plan) -> str:
     told = {
         "common": _common(address, plan),
         "parts": [_listed(part) for part in run.parts],
-        "framework": [run.framework, run.version, run.label],
+        "run": {name: getattr(run, name) for name in run.__dataclass_fields__ if name != "parts"},
         "metrics": None if unit.keys is None else sorted(unit.keys),
     }
     return _hash(told)

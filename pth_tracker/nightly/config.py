@@ -230,7 +230,7 @@ _SECRET_IN_FILE: Final = (
 def _holds_secret(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return bool(parts.password) or any(is_secret(key.lstrip("+-:")) for key, _ in parse_qsl(parts.query))
+        return bool(parts.password) or any(is_secret(key.lstrip(" +-:")) for key, _ in parse_qsl(parts.query))
     except ValueError:
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +104,9 @@ def _quiet() -> Iterator[list[str]]:
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield said
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what its hundred plugins import
+            yield said
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate

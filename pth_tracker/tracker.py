@@ -189,6 +189,15 @@ class KnowsAccount(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A `Tracker` whose runs take long to read, in other processes (large files)."""
+
+    def read_ahead(self) -> None:
+        """Begins to read what `Tracker.runs` is going to ask for, and returns at once."""
+        ...
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A tracker to try where the user named none."""

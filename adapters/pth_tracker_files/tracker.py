@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +44,8 @@ class FilesTracker:
         self.notes: tuple[str, ...] = ()
         """What was seen and left out, known once the runs have been listed."""
         self._paths = [pair for location in locations for pair in expand(location)]
+        self._found: Discovery | None = None
+        self._ahead: _Ahead | None = None
         self._loaded: dict[RunRef, LoadedRun | RunError] = {}
         self._listed = False
 
@@ -71,16 +73,27 @@ class FilesTracker:
             if query.since is None or _changed_since(run.ref, query.since):
                 yield run
 
+    def read_ahead(self) -> None:
+        """Begins to read large sets of files in other processes, so that the caller may import what it needs meanwhile.
+
+        Without it, `runs` reads them all the same.
+        """
+        if self._found is None:
+            self._found = discover(self._paths)
+            self._ahead = _started([(source, path) for source, path in self._found.paths if source.SEPARATE])
+
     def _list(self) -> None:
         if self._listed:
             return
-        found = discover(self._paths)
+        self.read_ahead()
+        found, ahead = self._found or Discovery(), self._ahead
         self.notes = tuple(found.notes)
+        self._found = self._ahead = None
         if not found.groups and not found.errors:
             places = ", ".join(dict.fromkeys(as_text(path) for path, _ in self._paths[:5]))
             seen = f" ({'; '.join(found.notes[:3])})" if found.notes else ""
             raise NothingSelected(f"no run was found in {places}: looked for {kinds()}{seen}")
-        self._loaded = {_ref(loaded): loaded for loaded in _load(found)}
+        self._loaded = {_ref(loaded): loaded for loaded in _load(found, ahead.results() if ahead else {})}
         self._listed = True
 
     def histories(
@@ -130,7 +143,10 @@ class FilesTracker:
         raise UsageError(READ_ONLY)
 
     def close(self) -> None:
-        """Lets go of what has been read."""
+        """Lets go of what has been read, and of the processes that still read."""
+        if self._ahead:
+            self._ahead.stop()
+        self._found = self._ahead = None
         self._loaded, self._listed = {}, False
 
 
@@ -182,9 +198,8 @@ def _with_unique_names(loaded: Sequence[LoadedRun | RunError]) -> list[LoadedRun
     ]
 
 
-def _load(found: Discovery) -> Iterator[LoadedRun | RunError]:
-    """All runs found, in the order of discovery; large sets of files are read by several processes."""
-    parallel = _loaded_in_parallel([(source, path) for source, path in found.paths if source.SEPARATE])
+def _load(found: Discovery, parallel: Mapping[Path, list[LoadedRun | RunError]]) -> Iterator[LoadedRun | RunError]:
+    """All runs found, in the order of discovery; ``parallel`` are those that other processes have read."""
     for source, paths in found.groups:
         if not source.SEPARATE:
             yield from _load_path(source, paths)
@@ -209,32 +224,51 @@ def _load_named(module: str, path: Path) -> list[LoadedRun | RunError]:
     return _load_path(source, [path])
 
 
-def _loaded_in_parallel(work: Sequence[tuple[Source, Path]]) -> dict[Path, list[LoadedRun | RunError]]:
-    """What several processes read, by path; empty where one process does as well, or none can be started."""
+@dataclass(frozen=True)
+class _Ahead:
+    """Files that several processes read."""
+
+    pool: ProcessPoolExecutor
+    futures: Mapping[Path, Future[list[LoadedRun | RunError]]]
+
+    def results(self) -> dict[Path, list[LoadedRun | RunError]]:
+        """What was read, by path; where the processes fail, what was read until then."""
+        results: dict[Path, list[LoadedRun | RunError]] = {}
+        try:
+            for path, future in self.futures.items():
+                results[path] = future.result()
+        except (BrokenProcessPool, OSError):
+            return results
+        finally:
+            self.stop()
+        return results
+
+    def stop(self) -> None:
+        """Lets the processes end with the files they are at."""
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _started(work: Sequence[tuple[Source, Path]]) -> _Ahead | None:
+    """The reading of ``work`` by several processes; None where one process does as well, or none can be started."""
     sizes = {path: _size(path) for _, path in work}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     within_worker = multiprocessing.parent_process() is not None or multiprocessing.current_process().daemon
     if cores < 2 or len(work) < 2 or sum(sizes.values()) < PARALLEL_BYTES or within_worker:
-        return {}
+        return None
     # Forking costs nothing and is safe where this is the only Python thread; the threads of native libraries idle.
     forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    results: dict[Path, list[LoadedRun | RunError]] = {}
     pool = ProcessPoolExecutor(min(cores, len(work)), mp_context=context)
+    futures: dict[Path, Future[list[LoadedRun | RunError]]] = {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            futures: dict[Path, Future[list[LoadedRun | RunError]]] = {
-                path: pool.submit(_load_named, str(getattr(source, "__name__", "")), path)
-                for source, path in sorted(work, key=lambda item: -sizes[item[1]])
-            }
-        for path, future in futures.items():
-            results[path] = future.result()
+            for source, path in sorted(work, key=lambda item: -sizes[item[1]]):
+                futures[path] = pool.submit(_load_named, str(getattr(source, "__name__", "")), path)
     except (BrokenProcessPool, OSError):
-        return results
-    finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return results
+        return None
+    return _Ahead(pool, futures)
 
 
 def _size(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -234,6 +235,7 @@ def _declared_alike(pair: Pair, sides: Mapping[str, Sequence[Member]]) -> str:
     return ""
 
 
+@lru_cache(maxsize=1)
 def varied_scores(view: RunView) -> tuple[int, int]:
     """Updates in which the scores vary, and those of them at which the advantages range exactly as the scores do."""
     names = ("advantage_max", "advantage_min", "train_score_max", "train_score_min")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ MISSED: Final = 0.1
 """A clip that acts on less than this part of the tokens outside its range misses them."""
 
 
+@lru_cache(maxsize=1)  # four rules and their facts ask for it
 def divergence(view: RunView) -> tuple[Series, stats.Divergence] | None:
     """The sampler's series with how its floor moved from the first to the last quarter; None where none is logged.
 

@@ -83,18 +83,22 @@ def verl(
         raise UsageError("name the logs to check: paths, or --arm NAME=GLOB")
     patterns = _patterns(arm or ())
     matched = {name: [path for glob_ in globs for path in _matches(glob_)] for name, globs in patterns.items()}
-    from pth_tracker import engine
-    from pth_tracker.cli.output import Progress
-    from pth_tracker.cli.session import report
-    from pth_tracker.design.load import load_design
-    from pth_tracker.tracker import Query, load_adapter
-
-    declared = load_design(design) if design else None
     paths = list(dict.fromkeys([*(logs or ()), *(path for found in matched.values() for path in found)]))
     if not paths:
         raise UsageError(f"--arm {_spec(patterns)}: no log matches")
-    progress = Progress(quiet)
+    from pth_tracker.tracker import Query, ReadsAhead, load_adapter
+
     with closing(load_adapter(ADAPTER).open_tracker(paths)) as tracker:
+        if isinstance(tracker, ReadsAhead):
+            tracker.read_ahead()
+        # The checks are imported while other processes read the logs.
+        from pth_tracker import engine
+        from pth_tracker.cli.output import Progress
+        from pth_tracker.cli.session import report
+        from pth_tracker.design.load import load_design
+
+        declared = load_design(design) if design else None
+        progress = Progress(quiet)
         try:
             progress("reading logs", 0, 0)
             runs = list(tracker.runs(Query())) if patterns else []

@@ -27,6 +27,8 @@ NO_SPREAD: Final = 0.9
 """Tie share of one quantity within a stretch from which it has no spread there."""
 LONGEST_PERIODIC: Final = 4096
 """Updates in which a period is looked for."""
+PERIODIC_SHARE: Final = 0.8
+"""Share of the updates that have to equal the one a period earlier."""
 
 Search = Literal["all", "neighbours", "none"]
 
@@ -207,10 +209,16 @@ def period(labels: npt.ArrayLike) -> int | None:
     """
     x = np.asarray(labels, dtype=np.int64)[:LONGEST_PERIODIC]
     tried = len(x) // 3 - 1
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    if np.count_nonzero(counts[inverse.reshape(-1)] > 1) < PERIODIC_SHARE * (len(x) - len(x) // 3):
+        return None  # too few updates equal any other
     tie = tie_share(x.astype(np.float64)) if len(x) else 0.0
     for length in range(2, len(x) // 3 + 1):
         matches = int(np.count_nonzero(x[length:] == x[:-length]))
         updates = len(x) - length
-        if matches >= 0.8 * updates and witness_evidence(matches, updates, tie, hypotheses=tried).same_order():
+        if (
+            matches >= PERIODIC_SHARE * updates
+            and witness_evidence(matches, updates, tie, hypotheses=tried).same_order()
+        ):
             return length
     return None

@@ -14,11 +14,13 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from html_page import read_page
 from pth_tracker.cli import main
 from pth_tracker.demo import DATA_SEEDS, MlflowSink, demo_arms, experiment_name
 from pth_tracker.engine import Options, audit, exit_code
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import IDLE_CLIP, LOST_SEED, ROGUE_NORMALISER, STUCK_BATCH, Audit
+from pth_tracker.render import attachments
 from pth_tracker.render.json_v1 import to_dict
 from pth_tracker.tracker import AUDIT_RUN_NAME, Address, Query, Tracker, open_address
 from pth_tracker.writeback import remove_marks, write_back
@@ -105,6 +107,27 @@ def test_the_mended_demo_says_nothing_above_information(repaired_demo_runs: Demo
     report = audit_at(uri, "mended")
     assert loud(report) == [] and exit_code(report) is ExitCode.OK
     assert {str(run.verdict) for run in report.runs.values()} == {"pass"}
+
+
+def test_the_audit_run_shows_the_page_whose_links_lead_to_the_runs(served: MlflowServer, tmp_path: Path) -> None:
+    tracker = open_address(Address("mlflow", (served.uri,)))
+    report = audit(tracker, Options(SERVED))
+    write_back(tracker, report, dry_run=False, files=lambda: attachments(report))
+    tracker.close()
+    client = MlflowClient(served.uri)
+    experiment = client.get_experiment_by_name(SERVED)
+    assert experiment is not None
+    (kept,) = client.search_runs([experiment.experiment_id], "tags.`mlflow.runName` = 'pth-audit'")
+    page = Path(client.download_artifacts(kept.info.run_id, "pth/audit.html", str(tmp_path))).read_text("utf-8")
+    tree = read_page(page)
+    assert tree.one("h1").text == "✗ Failed" and len(tree.all("figure")) == 7
+    assert [group.one("h3").text for group in tree.all("section", class_="group")][:4] == [
+        IDLE_CLIP, LOST_SEED, STUCK_BATCH, ROGUE_NORMALISER
+    ]  # fmt: skip
+    table = tree.one("table", id="runs-table")
+    links = {link.text: link.attrs["href"] for link in table.all("a", class_="name")}
+    assert links == {run.label: run.url for run in report.runs.values()} and sorted(links) == EVERY
+    assert all(url.startswith(f"{served.uri}/") for url in links.values())
 
 
 def state_of(client: MlflowClient, experiment_id: str) -> dict[str, tuple[Any, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from html_page import read_page
 from pth_tracker.cli import main
 from pth_tracker.errors import ExitCode
 from pth_tracker.runs import RunState
@@ -79,6 +80,15 @@ def test_marks_are_written_once_and_taken_away_again(
     worst = next(one for one in found if one["rule"] == "idle-clip")
     links = [f"{server.url}/team/{wandb_project}/runs/{stored[name].name}" for name in PPO]
     assert (worst["level"], worst["blamed"], worst["links"]) == ("fail", ", ".join(PPO), " ".join(links))
+
+    page = next(content for name, content in kept.files.items() if name.endswith(".html")).decode()
+    assert kept.rows[0]["audit"]["_type"] == "html-file"
+    shown = read_page(page)
+    assert shown.one("h1").text == "✗ Failed" and shown.one("section", id="group-idle-clip").all("figure")
+    assert set(links) <= {link.attrs["href"] for link in shown.one("table", id="runs-table").all("a", class_="name")}
+    attached = next(item for item in server.store.artifacts if item.name == "pth-audit-report")
+    assert set(attached.files) == {"audit.html", "audit.json", "audit.txt"}
+    assert attached.files["audit.html"].decode() == page
 
     # What somebody has changed in the meantime is put right, then there is nothing left to do.
     assert audit(wandb_project) == ExitCode.CHECK_FAILED

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from pth_tracker.errors import PthTrackerError, TrackerError, UsageError
 from pth_tracker.examine import EXAMINE_VERSION, Examination, Unit, examine_batch
+from pth_tracker.forked import examine_forked
 from pth_tracker.model import Plan
 from pth_tracker.runs import RunError
 from pth_tracker.tracker import Address, Tracker
@@ -77,6 +78,9 @@ class Workers:
         Raises:
             TrackerError: the tracker failed as a whole, or the workers did.
         """
+        if getattr(tracker, "holds_histories", False):
+            yield from examine_forked(tracker, units, plan)  # it has read them already; others would read them again
+            return
         waiting = [units] if units else []
         for _ in range(ATTEMPTS):
             if not waiting:

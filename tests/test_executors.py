@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+import verl_logs
 from examinations import by_run
 from pth_tracker import executors
+from pth_tracker.cli import main
 from pth_tracker.design.stitch import stitch
-from pth_tracker.errors import TrackerError, UsageError
+from pth_tracker.errors import ExitCode, TrackerError, UsageError
 from pth_tracker.examine import Examination, Unit, examine, units_of
 from pth_tracker.model import Plan
 from pth_tracker.runs import RunError
@@ -170,3 +173,38 @@ def test_a_scheduler_that_does_not_answer(opened: tuple[Tracker, list[Unit]], mo
 
 def test_without_runs_no_worker_is_asked(opened: tuple[Tracker, list[Unit]]) -> None:
     assert list(examined("dask://127.0.0.1:9", (opened[0], []))) == []
+
+
+def test_histories_that_are_read_already_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(3):
+        verl_logs.make_log("0.7.1", 12, seed=index).write(tmp_path / f"run-{index}.txt")
+    tracker = load_adapter("files").open_tracker([str(tmp_path)])
+    units = units_of(stitch(load_vocabulary(), tracker.runs(Query())), PLAN)
+    monkeypatch.setattr(executors, "examine_batch", None)
+    assert len(list(examined("threads:2", (tracker, units)))) == len(units) == 3
+
+
+def told(store: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    """The audit of a demo's store as JSON, without its time."""
+    arguments = ["--project", EXPERIMENT, "--tracker", f"sqlite:///{store}", "--no-write", "--format", "json"]
+    assert main(["audit", *arguments, *options]) == ExitCode.CHECK_FAILED
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    del data["audited_at"]
+    return data
+
+
+def test_the_report_is_the_same_whoever_examined(
+    demo_store: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = told(demo_store, capsys)
+    assert {one["tag"] for one in here["findings"]} >= {"Idle Clip", "Lost Seed", "Stuck Batch", "Rogue Normaliser"}
+    for named in ("threads:2", dask(cluster)):
+        assert told(demo_store, capsys, "--executor", named) == here
+
+
+@pytest.mark.parametrize("command", [["audit", "--project", "p"], ["nightly"]])
+def test_a_wrong_executor_is_told_before_anything_is_done(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--executor", "cluster"]) == ExitCode.USAGE
+    assert "--executor 'cluster' is none: give threads:N" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import typer
 
 from pth_tracker.cli import options as opt
 from pth_tracker.cli.options import Color, StdoutFormat
-from pth_tracker.cli.session import Reporting, Writing, audit_and_report
+from pth_tracker.cli.session import Reporting, Writing, audit_and_report, check_executor
 from pth_tracker.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def audit(
     since: opt.Since = "",
     select: opt.Select = None,
     ignore: opt.Ignore = None,
+    executor: opt.ExecutorName = "",
     dry_run: opt.DryRun = False,
     no_write: opt.NoWrite = False,
     write_running: opt.WriteRunning = False,
@@ -58,6 +59,7 @@ def audit(
     writing = Writing(dry_run, no_write, write_running)
     reporting.check()
     writing.check()
+    check_executor(executor)
     moment = opt.parse_since(since)
     from pth_tracker.design.load import load_design, with_command_line
     from pth_tracker.engine import Options
@@ -80,7 +82,7 @@ def audit(
     )
     opened, chosen = open_tracker(project, paths or [], tracker or [])
     with closing(opened):
-        return audit_and_report(opened, wanted, chosen, reporting, writing)
+        return audit_and_report(opened, wanted, chosen, reporting, writing, executor)
 
 
 def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[Tracker, str]:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from pth_tracker.cli import options as opt
 from pth_tracker.cli.options import Color
+from pth_tracker.cli.session import check_executor, examiner
 from pth_tracker.errors import ExitCode, PthTrackerError, UsageError
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def nightly(
     timezone: Timezone = "",
     dry_run: opt.DryRun = False,
     no_write: opt.NoWrite = False,
+    executor: opt.ExecutorName = "",
     no_cache: NoCache = False,
     cache: opt.CacheFolder = None,
     health_file: HealthFile = None,
@@ -93,6 +96,7 @@ def nightly(
         raise UsageError("-q prints less and -v prints more: give one of them")
     if timezone and not cron:
         raise UsageError("--timezone is that of --cron: give both")
+    check_executor(executor)
     from pth_tracker.cache import cache_folder
     from pth_tracker.nightly.run import Settings
     from pth_tracker.nightly.watch import Health, Log, now
@@ -109,7 +113,9 @@ def nightly(
     health = Health(health_file, log)
 
     def once() -> ExitCode:
-        return _night(config, only, settings, folder, log, health, lambda done: _show(done, quiet, verbose, color))
+        with examiner(executor) as examine:
+            night = replace(settings, examiner=examine)
+            return _night(config, only, night, folder, log, health, lambda done: _show(done, quiet, verbose, color))
 
     with _terminable() as stopping:
         try:

@@ -158,6 +158,15 @@ WriteRunning = Annotated[
         help="Also write to W&B runs that are still running, though their own process may undo it.",
     ),
 ]
+ExecutorName = Annotated[
+    str,
+    option(
+        "--executor",
+        metavar="WHERE",
+        help="Who examines the runs: threads:N, processes:N, or dask://HOST:PORT (a scheduler). "
+        "Default: this process, and its cores where that pays.",
+    ),
+]
 Strict = Annotated[
     bool,
     option(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from pth_tracker.errors import ExitCode, TrackerError, UsageError
 from pth_tracker.render import FORMATS, attachments, format_of, render
 
 if TYPE_CHECKING:
-    from pth_tracker.engine import Options
+    from pth_tracker.engine import Examiner, Options
     from pth_tracker.model import Audit, Report, WriteBack
     from pth_tracker.tracker import Tracker
 
@@ -61,15 +63,42 @@ class Writing:
             raise UsageError("--dry-run shows what would be written and --no-write plans nothing: give one of them")
 
 
+def check_executor(named: str) -> None:
+    """Refuses an ``--executor`` that is none, before anything is done; ``""`` is this machine as it sees fit.
+
+    Raises:
+        UsageError: it is none, or its library is not installed.
+    """
+    if named:
+        from pth_tracker import executors
+
+        executors.check_executor(named)
+
+
+@contextmanager
+def examiner(named: str) -> Iterator[Examiner]:
+    """Who examines the runs: the workers of ``--executor``, let go at the end, or this machine as it sees fit."""
+    if named:
+        from pth_tracker.executors import Workers
+
+        with Workers(named) as workers:
+            yield workers
+    else:
+        from pth_tracker.forked import examine_forked
+
+        yield examine_forked
+
+
 def audit_and_report(
-    tracker: Tracker, options: Options, chosen: str, reporting: Reporting, writing: Writing
+    tracker: Tracker, options: Options, chosen: str, reporting: Reporting, writing: Writing, executor: str = ""
 ) -> ExitCode:
     """Audits the runs in an opened tracker, writes the verdict back, reports, and yields the exit status."""
     from pth_tracker import engine
 
     progress = Progress(reporting.quiet)
     try:
-        audit = engine.audit(tracker, options, chosen=chosen, progress=progress)
+        with examiner(executor) as examine:
+            audit = engine.audit(tracker, options, chosen=chosen, progress=progress, examiner=examine)
         progress("writing back", 0, 0)
         audit.write_back = _write_back(tracker, audit, writing)
     finally:

@@ -251,21 +251,25 @@ def _settle(
 
 
 def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list[Coverage]:
-    """The coverage with what the findings that count made of it."""
+    """The coverage with what the findings made of it, the worst first: a rule that found anything did not pass."""
     settled = []
     for entry in coverage:
-        levels = {
-            finding.level
+        found = {
+            _outcome(finding)
             for finding in findings
-            if finding.rule == entry.rule and finding.counts and set(finding.runs) & set(entry.runs)
+            if finding.rule == entry.rule and finding.level is not Level.INFO and set(finding.runs) & set(entry.runs)
         }
-        outcome = entry.outcome
-        if outcome is Outcome.PASSED and Level.FAIL in levels:
-            outcome = Outcome.FAILED
-        elif outcome is Outcome.PASSED and Level.WARN in levels:
-            outcome = Outcome.WARNED
-        settled.append(replace(entry, outcome=outcome))
+        worst = next((outcome for outcome in Outcome if outcome in found), entry.outcome)
+        settled.append(replace(entry, outcome=worst) if entry.outcome is Outcome.PASSED else entry)
     return settled
+
+
+def _outcome(finding: Finding) -> Outcome:
+    if finding.because_of:
+        return Outcome.EXPLAINED
+    if finding.ignored:
+        return Outcome.IGNORED
+    return Outcome.FAILED if finding.level is Level.FAIL else Outcome.WARNED
 
 
 def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding], judged: set[str]) -> AuditedRun:

@@ -85,7 +85,12 @@ class Outcome(StrEnum):
 
     FAILED = "failed"
     WARNED = "warned"
+    IGNORED = "ignored"
+    """It found something that the design ignores, with a reason."""
+    EXPLAINED = "explained"
+    """It found something that the finding of another rule explains."""
     PASSED = "passed"
+    """It found nothing above information."""
     NOT_JUDGED = "not judged"
 
 

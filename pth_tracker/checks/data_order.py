@@ -304,7 +304,7 @@ _BATCHES: Final = (
 
 
 def _order_facts(comparison: Comparison) -> Iterator[str]:
-    """Whether any run has the batches of its data loader from start to end, and any identities are those of the data."""
+    """Whether any run has its data loader's batches from start to end, and any identities are those of the data."""
     orders = data_orders(comparison)
     if any(not batches.filtered and not batches.resumed for batches in orders.runs.values()):
         yield "whole_batches"

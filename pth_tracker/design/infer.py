@@ -13,7 +13,7 @@ from pth_tracker.design.labels import SeedLabel, argument_labels, read_labels
 from pth_tracker.design.schema import ArmSelector, Design
 from pth_tracker.errors import DesignError
 from pth_tracker.model import DesignInForce
-from pth_tracker.runs import Run
+from pth_tracker.runs import Run, RunState
 from pth_tracker.values import MISSING, REDACTED, Maybe, identity_text, is_secret, same_value, show_value, value_key
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import find_keys
@@ -28,7 +28,7 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     """The comparison of these runs under ``design``, with everything that it leaves out inferred.
 
     Raises:
-        DesignError: a run is in two declared arms, or a declared arm has none.
+        DesignError: a run is in two declared arms, a declared arm has none, or no run logs the declared metric.
     """
     declared = design or Design()
     trained = [run for run in runs if declared.arms or not run.aside]
@@ -296,20 +296,29 @@ def _baseline(arms: Mapping[str, Sequence[str]], readings: Mapping[str, Reading]
 
 
 def _unknown_names(declared: Design, runs: Sequence[Run]) -> list[str]:
-    """What a declared metric or pairing field is close to, where no run has it."""
+    """What a declared metric or pairing field is close to, where no run has it.
+
+    Raises:
+        DesignError: no run logs the declared metric, and one that has ended logged others.
+    """
     logged = {key for run in runs for key in run.metric_keys or ()}
     held = {key for run in runs for key in run.config}
-    known = [run.metric_keys is not None for run in runs]
     notes = []
-    if declared.metric and all(known) and not find_keys(declared.metric.key, frozenset(logged)):
-        notes.append(f"no run logs the metric {declared.metric.key}{_near(declared.metric.key, logged)}")
+    unknown = any(run.metric_keys is None for run in runs)
+    if declared.metric and not unknown and not find_keys(declared.metric.key, frozenset(logged)):
+        said = f"no run logs the metric {declared.metric.key}{_near(declared.metric.key, logged, 3)}"
+        if any(run.metric_keys and run.state is not RunState.RUNNING for run in runs):
+            raise DesignError(said, path=declared.source or None, key="metric")
+        notes.append(said)
     notes += [f"no run's configuration has {key}{_near(key, held)}" for key in declared.replicate if key not in held]
     return notes
 
 
-def _near(name: str, names: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+def _near(name: str, names: set[str], most: int = 1) -> str:
+    close = difflib.get_close_matches(name, sorted(names), n=most)
+    if not close and most > 1:  # a long name is far from its own last component
+        close = [one for one in sorted(names) if one.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]][:most]
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _metric(

@@ -112,6 +112,8 @@ def _environment() -> Environment:
 _OUTCOME_LEVEL: Final = {
     Outcome.FAILED: "fail",
     Outcome.WARNED: "warn",
+    Outcome.IGNORED: "info",
+    Outcome.EXPLAINED: "info",
     Outcome.PASSED: "pass",
     Outcome.NOT_JUDGED: "none",
 }

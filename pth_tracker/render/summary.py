@@ -24,6 +24,10 @@ DECLARED_BY: Final[Mapping[str, str]] = {
 """Part of the design to what declares it, where it was inferred."""
 
 
+CLAIMS: Final = 7
+"""The check of the design's claims."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """The verdict on a whole audit."""
@@ -116,6 +120,23 @@ def passed(audit: Audit) -> tuple[str, ...]:
     return tuple(rule for rule in rules if rule not in found)
 
 
+def partly(audit: Audit) -> dict[str, int]:
+    """Rules that judged some runs and could not judge others, with how many others."""
+    judged: dict[str, set[str]] = {}
+    lacking: dict[str, set[str]] = {}
+    for entry in audit.coverage:
+        held = lacking if entry.outcome is Outcome.NOT_JUDGED else judged
+        held.setdefault(entry.rule, set()).update(entry.runs)
+    left = {rule: len(runs - judged[rule]) for rule, runs in lacking.items() if rule in judged}
+    return {rule: number for rule, number in left.items() if number}
+
+
+def untested(audit: Audit) -> dict[str, str]:
+    """Claims of the design that could not be tested, as they are called, with the reason."""
+    claims = (entry for entry in audit.not_judged if entry.check == CLAIMS and entry.subject.startswith("claim "))
+    return {entry.subject: entry.remedy for entry in claims}
+
+
 def not_counted(audit: Audit) -> dict[str, list[str]]:
     """Reason to the labels of the runs that the comparisons do not count for it."""
     reasons: dict[str, list[str]] = {}
@@ -126,17 +147,27 @@ def not_counted(audit: Audit) -> dict[str, list[str]]:
 
 
 def tally(audit: Audit) -> Sequence[str]:
-    """The counts in words: ``2 failed``, ``1 warning``, ``3 not judged``; what there is none of is left out."""
+    """The counts in words, each with what it counts; what there is none of is left out, but for failures.
+
+    ``2 findings failed on 6 runs``, ``1 finding warned``, ``3 rules not judged``.
+    """
     counts = audit.counts
     apart = sum(not finding.counts for finding in audit.findings)
+    rules = len({entry.rule for entry in audit.not_judged})
     words = {
-        counted(counts["warn"], "warning"): counts["warn"],
+        f"{counted(counts['warn'], 'finding')} warned{_blamed(audit, Level.WARN)}": counts["warn"],
         f"{counts['info']} for information": counts["info"],
         f"{apart} explained or ignored": apart,
-        f"{counts['not_judged']} not judged": counts["not_judged"],
+        f"{counted(rules, 'rule')} not judged": rules,
         f"{counted(counts['errors'], 'run')} unreadable": counts["errors"],
     }
-    return [f"{counts['fail']} failed", *(word for word, number in words.items() if number)]
+    failed = f"{counted(counts['fail'], 'finding')} failed{_blamed(audit, Level.FAIL)}"
+    return [failed, *(word for word, number in words.items() if number)]
+
+
+def _blamed(audit: Audit, level: Level) -> str:
+    blamed = {key for finding in audit.by_level(level) for key in finding.blames}
+    return f" on {counted(len(blamed), 'run')}" if blamed else ""
 
 
 def status_words(audit: Audit, status: ExitCode) -> str:

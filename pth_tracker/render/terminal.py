@@ -23,11 +23,13 @@ from pth_tracker.render.summary import (
     finding_order,
     ignored,
     not_counted,
+    partly,
     passed,
     status_words,
     summary,
     tally,
     unjudged,
+    untested,
     written,
 )
 from pth_tracker.render.text import compact_names, counted, safe_text, wrap
@@ -61,7 +63,8 @@ def format_audit(
         audit: What to report.
         width: Columns to fill; names longer than that are never broken.
         color: Whether to add ANSI colours.
-        quiet: Only findings that fail or warn, runs that could not be read, and the closing line.
+        quiet: Only findings that fail or warn, claims that could not be tested, runs that could not be read, what a
+            dry run would write, and the closing line.
         verbose: Every run, arm and rule by name, and the evidence behind each finding.
         status: The exit status that the command ends with, said in the closing line.
     """
@@ -83,7 +86,9 @@ def format_audit(
     _errors(page, audit)
     if not quiet:
         _notes(page, audit)
-    if audit.write_back is not None and (not quiet or audit.write_back.errors):
+    else:
+        _untested(page, audit)
+    if audit.write_back is not None and (not quiet or audit.write_back.errors or _is_plan(audit.write_back)):
         _written(page, audit.write_back)
     _closing(page, audit, status)
     return page.text()
@@ -103,8 +108,11 @@ def format_report(report: Report, levels: Sequence[Level] = LEVELS, color: bool 
             page.add(*wrap(finding.detail, page.width, _INDENT, newlines=True))
         if finding.remedy:
             page.add(*page.labelled("remedy", finding.remedy))
-    failed, warned = len(report.by_level(Level.FAIL)), len(report.by_level(Level.WARN))
-    page.add(f"{failed} failed, {counted(warned, 'warning')}" if failed or warned else page.paint("passed", "PASS"))
+    failed, warned = (counted(len(report.by_level(level)), "finding") for level in (Level.FAIL, Level.WARN))
+    if report.by_level(Level.FAIL) or report.by_level(Level.WARN):
+        page.add(f"{failed} failed, {warned} warned")
+    else:
+        page.add(page.paint("passed", "PASS"))
     return page.text().rstrip("\n")
 
 
@@ -275,7 +283,24 @@ def _passed(page: _Page, audit: Audit) -> None:
     rules = passed(audit)
     if rules:
         page.heading(f"Passed: {counted(len(rules), 'rule')}")
-        page.item(", ".join(rules))
+        left = partly(audit)
+        page.item(
+            ", ".join(
+                f"{rule} (not judged on {counted(left[rule], 'run')})" if rule in left else rule for rule in rules
+            )
+        )
+
+
+def _untested(page: _Page, audit: Audit) -> None:
+    for claim, why in untested(audit).items():
+        page.gap()
+        page.add(*wrap(f"NOT JUDGED  {claim}", page.width, _INDENT, ""))
+        page.add(*wrap(why, page.width, _INDENT))
+
+
+def _is_plan(write_back: WriteBack) -> bool:
+    """Whether it is a dry run's, which was asked for to be seen."""
+    return bool(write_back.planned) and not write_back.applied and not write_back.refused
 
 
 def _not_counted(page: _Page, audit: Audit) -> None:

@@ -105,6 +105,10 @@ def test_what_is_found_is_what_was_planted(name: str, fault: Fault) -> None:
     assert counted(report) == sorted(fault.found)
     explained = {one.rule: one.because_of for one in report.findings if one.because_of and one.level is not Level.INFO}
     assert set(explained) == set(fault.explains) and set(explained.values()) <= fault.rules
+    for rule in explained:
+        assert "explained" in outcomes(report, rule) <= {"explained", "passed", "not judged"}
+    for level, rule, _ in fault.found:
+        assert {"fail": "failed", "warn": "warned"}[level] in outcomes(report, rule)
     blamed = {run for level, _, runs in fault.found for run in runs}
     assert {run.name for run in report.runs.values() if run.verdict in ("fail", "warn")} == blamed
 

@@ -378,10 +378,27 @@ def test_an_attempt_that_broke_off_before_it_logged_anything_configures_nothing(
 
 
 def test_names_that_no_run_has_are_said_with_the_nearest() -> None:
-    design = {"metric": {"key": SCORE + "x"}, "replicate": ["data.sed"]}
-    notes = audit_of(comparison(TWO, (41, 42)), design).design.notes
-    assert f"no run logs the metric {SCORE}x; did you mean {SCORE}?" in notes
+    notes = audit_of(comparison(TWO, (41, 42)), {"replicate": ["data.sed"]}).design.notes
     assert "no run's configuration has data.sed; did you mean data.seed?" in notes
     assert (
         audit_of(comparison(TWO, (41, 42)), {"metric": {"key": SCORE}, "replicate": ["data.seed"]}).design.notes == ()
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "near"),
+    [(f"{SCORE}x", SCORE), ("actor/grad_norms", "actor/grad_norm"), ("a/very/long/way/off/acc/mean@1", SCORE)],
+)
+def test_a_metric_that_no_run_logs_is_an_error_that_names_the_nearest(named: str, near: str) -> None:
+    with pytest.raises(DesignError, match=f"no run logs the metric {named}; did you mean ") as caught:
+        audit_of(comparison(TWO, (41, 42)), {"metric": {"key": named}})
+    assert near in str(caught.value) and caught.value.exit_code == 2 and caught.value.key == "metric"
+
+
+def test_a_metric_that_running_runs_have_not_logged_yet_is_only_noted() -> None:
+    runs = change(comparison(TWO, (41, 42)), "*", state=RunState.RUNNING)
+    assert any(
+        "no run logs the metric later" in note for note in audit_of(runs, {"metric": {"key": "later"}}).design.notes
+    )
+    bare = without_metrics(comparison(TWO, (41, 42)), "*")
+    assert audit_of(bare, {"metric": {"key": "later"}}).design.notes

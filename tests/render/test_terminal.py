@@ -8,7 +8,18 @@ import pytest
 
 from example_audits import AUDITS, full_audit, hostile_audit, passed_audit, run
 from pth_tracker.errors import ExitCode
-from pth_tracker.model import Audit, DesignInForce, Finding, Level, Report, WriteBack
+from pth_tracker.model import (
+    Audit,
+    Coverage,
+    DesignInForce,
+    Finding,
+    Level,
+    NotJudged,
+    Outcome,
+    PlannedEdit,
+    Report,
+    WriteBack,
+)
 from pth_tracker.render import FORMATS, format_of, render
 from pth_tracker.render.terminal import format_audit, format_plan, format_report
 
@@ -50,7 +61,8 @@ def test_full_report_names_everything_a_reader_needs() -> None:
     assert "2 files were recognised by nothing" in words and "tis-smoke: the log is cut short" in words
     assert "Written: marks of 2 runs (1 fail, 1 cleared)" in words and "refused: grpo-s43: the server" in words
     assert words.endswith(
-        "7 runs: 2 failed, 1 warning, 1 for information, 3 explained or ignored, 3 not judged, 1 run unreadable; "
+        "7 runs: 2 findings failed on 6 runs, 1 finding warned, 1 for information, 3 explained or ignored, 3 rules not "
+        "judged, 1 run unreadable; "
         "exit status 1: a check failed"
     )
 
@@ -92,7 +104,7 @@ def test_colour_only_repeats_what_the_words_say() -> None:
 def test_quiet_keeps_what_failed_or_warned_what_was_unreadable_and_the_last_line() -> None:
     text = format_audit(full_audit(), quiet=True)
     assert re.findall(r"^(?:FAIL|WARN|INFO)  (.+) \[", text, re.M) == ["Idle Clip", "Lost Seed", "too-few-seeds"]
-    assert "grpo-s45" in text and "2 failed" in text
+    assert "grpo-s45" in text and "2 findings failed on 6 runs" in text
     assert "Design in force" not in text and "Not judged" not in text and "paired-difference" not in text
     assert format_audit(passed_audit(), quiet=True).count("\n") == 1
 
@@ -116,8 +128,8 @@ def replace_chosen(audit: Audit) -> Audit:
 def test_verdicts_in_words() -> None:
     assert format_audit(passed_audit()).startswith("PASSED: no check failed or warned, of 1 rule judged\n")
     assert format_audit(Audit()).startswith("NOT JUDGED: nothing could be judged")
-    assert format_audit(passed_audit(), status=ExitCode.OK).endswith(
-        "\n1 run: 0 failed; exit status 0: every judged check passed, or only warned\n"
+    assert flat(format_audit(passed_audit(), status=ExitCode.OK)).endswith(
+        " 1 run: 0 findings failed; exit status 0: every judged check passed, or only warned"
     )
     assert format_audit(Audit(), status=ExitCode.CHECK_FAILED).endswith("exit status 1: a rule could not be judged\n")
     audit = passed_audit()
@@ -156,6 +168,38 @@ def test_many_arms_and_runs_stay_short_unless_verbose() -> None:
     assert "arm59: 1 run" in full and "199}" in full
 
 
+def test_a_rule_that_passed_on_some_runs_only_says_so() -> None:
+    audit = passed_audit()
+    audit.coverage += [
+        Coverage("stuck-batch", 3, "generic runs", Outcome.NOT_JUDGED, ("b", "c"), (), ("metrics",)),
+        Coverage("collapsed", 5, "verl runs", Outcome.PASSED, ("a", "b"), ("evaluated",)),
+        Coverage("collapsed", 5, "another arm", Outcome.NOT_JUDGED, ("b",), (), ("evaluated",)),
+    ]
+    assert "Passed: 2 rules stuck-batch (not judged on 2 runs), collapsed" in flat(format_audit(audit))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.EXPLAINED, Outcome.IGNORED])
+def test_a_rule_whose_finding_does_not_count_is_not_among_those_that_passed(outcome: Outcome) -> None:
+    audit = passed_audit()
+    audit.coverage.append(Coverage("collapsed", 5, "verl runs", outcome, ("a",), ("evaluated",)))
+    assert "Passed: 1 rule stuck-batch" in flat(format_audit(audit))
+
+
+def test_quiet_hides_neither_a_plan_nor_a_claim_that_could_not_be_tested() -> None:
+    plan = WriteBack((PlannedEdit("grpo-s42", "g42", {"verdict": "fail"}),), applied=False)
+    why = "The paired difference is undecided: +0.61 points over 3 seeds."
+    audit = replace(
+        full_audit(),
+        write_back=plan,
+        not_judged=[NotJudged("claim-contradicted", 7, 'claim "TIS is better"', ("testable_claim",), why)] * 2,
+    )
+    text = flat(format_audit(audit, quiet=True))
+    assert "Dry run, nothing written; would change 1 run (1 fail)" in text
+    assert f'NOT JUDGED claim "TIS is better" {why}' in text and text.count("undecided") == 1
+    assert "sampler-mismatch" not in flat(format_audit(full_audit(), quiet=True))
+    assert "Written" not in format_audit(replace(audit, write_back=replace(plan, applied=True)), quiet=True)
+
+
 def test_report_of_the_library() -> None:
     report = Report(subject="run a")
     report.add(3, "info", "68 distinct batches", batches=68)
@@ -167,7 +211,7 @@ def test_report_of_the_library() -> None:
         "      0 of 100 updates",
         "WARN  [check 2: Configuration, seeds and data]: one seed",
         "INFO  [check 3: Batches]: 68 distinct batches",
-        "1 failed, 1 warning",
+        "1 finding failed, 1 finding warned",
     ]
     assert "one seed" not in report.format(levels=("fail",))
     assert format_report(Report()) == "passed"

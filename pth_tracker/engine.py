@@ -25,6 +25,7 @@ from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outco
 from pth_tracker.policy import apply_policy, gather, selected_rules
 from pth_tracker.runs import Run, RunError, RunRef
 from pth_tracker.tracker import Query, Tracker
+from pth_tracker.vocabulary.detect import GENERIC
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ PROGRESSED: Final = 0.9
 """The share of its arm's median last update that a run has to reach to count."""
 BATCH: Final = 200
 """Runs examined at a time."""
+SHOWN: Final = 8
+"""Runs that a note names."""
 
 Progress = Callable[[str, int, int], None]
 """``progress(stage, done, total)``."""
@@ -227,9 +230,6 @@ def _settle(
         coverage += _outcomes([entry], settled)
         judged.not_judged += [untested] if untested else []
     findings.sort(key=lambda finding: (not finding.counts, finding.level.rank, finding.check, finding.rule))
-    notes = [f"nothing is written back: {tracker.read_only}"] if tracker.read_only else []
-    if comparison.undecided:
-        notes.append(comparison.undecided)
     return Audit(
         findings=findings,
         stats={},
@@ -245,9 +245,24 @@ def _settle(
         design=comparison.in_force,
         traces=depict(comparison),
         errors=errors,
-        notes=notes,
+        notes=_notes(tracker, comparison),
         partial="--select or --ignore left rules out" if options.select or options.ignore else "",
     )
+
+
+def _notes(tracker: Tracker, comparison: Comparison) -> list[str]:
+    notes = [f"nothing is written back: {tracker.read_only}"] if tracker.read_only else []
+    notes += getattr(tracker, "notes", ())
+    if comparison.undecided:
+        notes.append(comparison.undecided)
+    strange = [member.run.label for member in comparison.members if member.run.framework == GENERIC]
+    if strange:
+        shown = ", ".join(strange[:SHOWN]) + (f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else "")
+        notes.append(
+            f"of no known framework: {shown}; read by the names in general use, whose exact meaning is not known "
+            "(--vocabulary FILE teaches them)"
+        )
+    return notes
 
 
 def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list[Coverage]:

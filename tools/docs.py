@@ -32,6 +32,10 @@ from pth_tracker.errors import EXIT_PRIORITY
 from pth_tracker.render import FORMATS
 from pth_tracker.render.rules import checks_markdown
 from pth_tracker.render.text import EXIT_WORDS
+from pth_tracker.render.vocabulary import vocabulary_markdown
+from pth_tracker.vocabulary.load import load_vocabulary
+from pth_tracker.render.vocabulary import vocabulary_markdown
+from pth_tracker.vocabulary.load import load_vocabulary
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMA: Final = ROOT / "pth_tracker" / "render" / "schema" / "audit_v1.json"
@@ -240,6 +244,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "CHECKS.md": lambda: checks_markdown(all_rules()),
     "docs/commands.md": commands_page,
     "docs/api.md": api_page,
+    "docs/vocabulary.md": lambda: vocabulary_markdown(load_vocabulary()),
 }
 """Page to what makes it as a whole."""
 

@@ -17,7 +17,6 @@ from pth_tracker.runs import History, RunRef, SourceRun
 from pth_tracker.values import MISSING, is_secret
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import GENERIC, detect_framework
-from pth_tracker.vocabulary.functions import FUNCTIONS
 from pth_tracker.vocabulary.lens import EffectiveSeed
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 from synthetic import FakeRun, Values, audit_of, findings, loud, make_run, not_judged, sawtooth
@@ -398,10 +397,7 @@ def test_each_gap_is_answered_with_an_option_of_the_framework() -> None:
     for name in CASES:
         for quantity in ("clip_fraction", "sampler_k3_kl", "eval_score", "batch_id", "data_seed"):
             general = own.quantities[quantity].remedy if quantity in own.quantities else own.roles[quantity].remedy
-            assert own.remedy(name, quantity) != general or (name, quantity) in [
-                ("nemo_rl", "data_seed"),
-                ("skyrl", "data_seed"),
-            ]
+            assert own.remedy(name, quantity) != general, (name, quantity)
     report = audit_of(runs_of("nemo_rl", {}))
     assert any("probs_ratio_min" in one.remedy for one in not_judged(report, "idle-clip"))
-    assert not findings(report, "idle-clip") and set(FUNCTIONS) >= {"swift_data_order"}
+    assert not findings(report, "idle-clip")

@@ -8,7 +8,7 @@ from pth_tracker.errors import UsageError
 from pth_tracker.vocabulary.detect import GENERIC, detect_framework, find_keys, mangled, matches_any
 from pth_tracker.vocabulary.functions import FUNCTIONS
 from pth_tracker.vocabulary.load import load_vocabulary
-from synthetic import audit_of, make_run, sawtooth
+from synthetic import UPDATES, audit_of, make_run, sawtooth
 
 OWN = """
 framework: mine
@@ -100,6 +100,16 @@ def test_a_users_vocabulary_reads_a_users_trainer(tmp_path: Path) -> None:
     assert [one.rule for one in report.findings if one.level == "fail"] == ["idle-clip"]
     assert load_vocabulary((path,)).digest != load_vocabulary().digest
     assert audit_of([run]).runs[run.key].framework == "generic"
+
+
+def test_a_trainer_that_nothing_recognises_is_read_by_general_names_and_the_report_says_so() -> None:
+    metrics = dict.fromkeys(make_run("x").points) | {"lr": 1e-3, "policy_loss": 0.5, "reward": [0.1] * UPDATES}
+    runs = [make_run(f"mine-{n}", config={"seed": n}, metrics=metrics, number=n) for n in range(10)]
+    report = audit_of([*runs, make_run("known")])
+    said = [note for note in report.notes if "of no known framework" in note]
+    assert len(said) == 1 and "mine-0" in said[0] and "and 2 more" in said[0] and "--vocabulary FILE" in said[0]
+    assert "known" not in said[0].split(";")[0].split(": ")[1] and report.design.metric
+    assert not any("of no known framework" in note for note in audit_of([make_run("known")]).notes)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,6 @@ from pth_tracker.render.rules import checks_markdown
 from pth_tracker.render.text import EXIT_WORDS
 from pth_tracker.render.vocabulary import vocabulary_markdown
 from pth_tracker.vocabulary.load import load_vocabulary
-from pth_tracker.render.vocabulary import vocabulary_markdown
-from pth_tracker.vocabulary.load import load_vocabulary
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMA: Final = ROOT / "pth_tracker" / "render" / "schema" / "audit_v1.json"

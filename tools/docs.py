@@ -242,7 +242,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "CHECKS.md": lambda: checks_markdown(all_rules()),
     "docs/commands.md": commands_page,
     "docs/api.md": api_page,
-    "docs/vocabulary.md": lambda: vocabulary_markdown(load_vocabulary()),
+    "docs/vocabulary.md": lambda: vocabulary_markdown(load_vocabulary(), GENERATED),
 }
 """Page to what makes it as a whole."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Final
 
+from pth_tracker.vocabulary.detect import GENERIC
 from pth_tracker.vocabulary.functions import FUNCTIONS
 from pth_tracker.vocabulary.load import Vocabulary
 from pth_tracker.vocabulary.schema import Candidate, Detect, Framework, Role
@@ -36,29 +37,37 @@ _COMMENT: Final = re.compile(r"( *)# ?(.*)")
 
 def vocabulary_markdown(vocabulary: Vocabulary, intro: str = "") -> str:
     """The page: how each framework is recognised, which metric is which quantity, what its settings mean."""
-    names = sorted(vocabulary.frameworks)
+    names = sorted(vocabulary.frameworks, key=lambda name: (name == GENERIC, name))
     listed = [f"| [`{name}`](#{name}) | {_cell(vocabulary.frameworks[name].about)} |" for name in names]
     parts = [
         "# Vocabulary",
         *([intro] if intro else []),
-        "What pth-tracker knows of each framework, from its file in `pth_tracker/vocabulary/frameworks/`: how a run of "
+        "Made from the files in `pth_tracker/vocabulary/`. A file of your own, given with "
+        "`--vocabulary FILE`, has the same schema; with `extends: NAME` it builds on one of these.",
+        "What pth-tracker knows of each framework, from its file in `frameworks/`: how a run of "
         "it is recognised, which logged metric is which quantity and what its value means, and which setting plays "
         "which role. `*` stands for any text. Metrics are tried in order; the first one that a run logged is taken.",
         "\n".join(["| framework | |", "| --- | --- |", *listed]),
-        "## Quantities and roles",
-        "\n".join(_known(vocabulary)),
+        "## Quantities",
+        "What checks judge. A probe logs each as `harness/NAME`, which every framework's vocabulary reads first.",
+        "\n".join(_quantities_known(vocabulary)),
+        "## Roles",
+        "What checks read from a configuration.",
+        "\n".join(_roles_known(vocabulary)),
         *(_framework(vocabulary, name) for name in names),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _known(vocabulary: Vocabulary) -> Iterator[str]:
-    yield "| quantity | unit | |"
+def _quantities_known(vocabulary: Vocabulary) -> Iterator[str]:
+    yield "| quantity | unit | what it is |"
     yield "| --- | --- | --- |"
     for name, quantity in vocabulary.quantities.items():
         yield f"| `{name}` | {quantity.unit} | {_cell(quantity.about)} |"
-    yield ""
-    yield "| role | |"
+
+
+def _roles_known(vocabulary: Vocabulary) -> Iterator[str]:
+    yield "| role | what it is |"
     yield "| --- | --- |"
     for name, role in vocabulary.roles.items():
         yield f"| `{name}` | {_cell(role.about)} |"
@@ -74,10 +83,9 @@ def _framework(vocabulary: Vocabulary, name: str) -> str:
         parts.append("Recognised by\n\n" + "\n".join(f"- {line}" for line in recognised))
     if own.quantities:
         parts.append("\n".join(_quantities(own)))
-    front = [prefix for prefix in own.prefixes if prefix]
-    if front:
-        rather = "may have" if "" in own.prefixes else "has"
-        parts.append(f"Each of these metrics {rather} one of {_codes(front)} in front.")
+    if own.prefixes:
+        places = [f"under `{prefix}`" if prefix else "bare" for prefix in own.prefixes]
+        parts.append(f"Its metrics stand {' or '.join(places)}.")
     if own.roles:
         parts.append("\n".join(_roles(own.roles)))
     parts.append("\n".join(_facts(own)))
@@ -129,7 +137,7 @@ def _meaning(one: Candidate) -> Iterator[str]:
     if one.minus:
         yield f"less `{one.minus}`"
     if one.sign < 0:
-        yield "with the opposite sign" if not one.offset else f"{one.offset:g} less it"
+        yield "sign reversed" if not one.offset else f"{one.offset:g} less it"
     if one.zero != "exact":
         yield ZEROS[one.zero]
     if one.not_computed:
@@ -167,13 +175,13 @@ def _facts(own: Framework) -> Iterator[str]:
         words = " ".join((FUNCTIONS[seed.python].__doc__ or "").strip().split("\n\n")[0].split())
         yield f"- Data order: {words}"
     elif seed.uncontrolled:
-        yield f"- Data order: {seed.uncontrolled}."
+        yield f"- Data order: nothing controls it: {seed.uncontrolled}."
     else:
         told = [f"by {_codes(seed.keys)}"] if seed.keys else ["by no setting"]
         told += [f"`{seed.default}` where it is absent"] if seed.default is not None else []
         told += [f"{seed.absent} where it is absent or null"] if seed.absent else []
         told += [seed.uncontrolled_when_null] if seed.uncontrolled_when_null else []
-        told += [f"{one.why}: {one.order or 'another order at every launch'}" for one in seed.inert]
+        told += [f"{one.why}: {one.order or 'nothing controls it then'}" for one in seed.inert]
         yield f"- Data order: {'; '.join(told)}."
     yield f"- Witness of the batch: {_codes(own.witness) if own.witness else 'none is logged'}."
     for title, keys in (

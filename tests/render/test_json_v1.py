@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -9,7 +11,18 @@ import pytest
 
 from example_audits import AUDITS, full_audit, hostile_audit
 from pth_tracker.errors import ExitCode
+from pth_tracker.model import Audit
 from pth_tracker.render.json_v1 import SCHEMA, to_dict, to_json
+from synthetic import (
+    as_mlflow,
+    audit_of,
+    comparison,
+    cut,
+    idle,
+    unreadable,
+    with_metrics,
+    without_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +43,31 @@ def test_every_audit_is_strict_json_of_the_committed_schema(
     text = to_json(AUDITS[name](), ExitCode.CHECK_FAILED)
     assert text.isascii() and text.endswith("}\n")
     validator.validate(json.loads(text, parse_constant=refuse))
+
+
+ODD = [math.nan, math.inf] * 50
+SYNTHETIC: dict[str, Callable[[], Audit]] = {
+    "clean": lambda: audit_of(comparison()),
+    "idle clip": lambda: audit_of(with_metrics(comparison(), "grpo-*", idle())),
+    "unreadable": lambda: audit_of([unreadable(run) if run.name.endswith("43") else run for run in comparison()]),
+    "short": lambda: audit_of([cut(run, 5) for run in comparison()]),
+    "no configuration": lambda: audit_of(without_config(comparison())),
+    "from MLflow": lambda: audit_of([as_mlflow(run) for run in comparison()]),
+    "not finite": lambda: audit_of(
+        with_metrics(comparison(), "tis-*", {"critic/score/mean": [math.nan, math.inf] * 50})
+    ),
+    "one run": lambda: audit_of(comparison()[:1]),
+}
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_audits_of_runs_are_strict_json_of_the_committed_schema(
+    name: str, validator: jsonschema.Draft202012Validator
+) -> None:
+    audit = SYNTHETIC[name]()
+    data = json.loads(to_json(audit, ExitCode.OK), parse_constant=refuse)
+    validator.validate(data)
+    assert len(data["runs"]) == len(audit.runs) and len(data["coverage"]) == len(audit.coverage) > 20
 
 
 def every_object(schema: Any) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ class Branch:
 FACTS: Final[Mapping[str, str]] = {
     "config": "log the resolved configuration with the run",
     "score": "name the metric with --metric",
-    "exact_zeros": "log the clip fraction at full precision: this release prints three decimals",
+    "exact_zeros": "log the clip fraction at full precision: a 0 that was printed with three decimals may be rounded",
     "testable_clip": "nothing: the loss in use has no clip whose fraction could be tested for zero",
     "lag_values": "train on: lag is told from 3 values of the sampler's KL",
     "enough_updates": "train on: a clip that never acts is told from 20 updates, where nothing makes the ratio 1",
@@ -50,7 +50,7 @@ FACTS: Final[Mapping[str, str]] = {
     "exact_rates": "log the learning rate at full precision in both arms, for 10 updates or more",
     "logged_scores": "evaluate on held-out problems, and log the score, in both arms",
     "start_scores": "score both arms before the first update, on items that can be counted or over two seeds",
-    "launch_arguments": "use a tracker that records the launch command (W&B does)",
+    "launch_arguments": "let the record hold the launch command, as W&B's metadata or a Hydra folder beside a log do",
     "sampler_windows": "train on: telling growth from level takes 5 updates with the sampler's KL",
     "refresh_in_quarters": "train longer: the first and the last quarter of the run have to hold a whole refresh "
     "interval of the sampler and 4 updates more each",

@@ -25,6 +25,8 @@ from pth_tracker.runs import Marks as Marks
 ENTRY_POINT_GROUP: Final = "pth_tracker.adapters"
 AUDIT_RUN_NAME: Final = "pth-audit"
 """Name (MLflow) or job type (W&B) of the one run per project that holds our own tables; never audited."""
+SHOWN: Final = 3
+"""Locations that an address names when shown to people."""
 TAG_PREFIX: Final = "pth:"
 KEY_PREFIX: Final = "pth/"
 MARK_NAMES: Final = ("verdict", "rules", "audited_at", "version")
@@ -41,7 +43,9 @@ class Address:
     """One URI, or one or several paths."""
 
     def __str__(self) -> str:
-        return f"{self.adapter} at {' '.join(self.locations)}"
+        more = len(self.locations) - SHOWN
+        shown = " ".join(self.locations[:SHOWN])
+        return f"{self.adapter} at {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 _USERINFO: Final = re.compile(r"(?<=://)([^/@\s:]*)(:[^/@\s]*)?@")

@@ -35,6 +35,8 @@ class Discovery:
     """Files the user named, or found and not readable, that no source can be asked about."""
     notes: list[str] = field(default_factory=list)
     unrecognised: list[Path] = field(default_factory=list)
+    sources: tuple[Source, ...] = ()
+    """Which are asked, in order."""
 
     @property
     def paths(self) -> list[tuple[Source, Path]]:
@@ -74,9 +76,9 @@ def expand(location: str) -> list[tuple[Path, bool]]:
     return [(Path(match), meant) for match in matches]
 
 
-def discover(paths: Sequence[tuple[Path, bool]]) -> Discovery:
+def discover(paths: Sequence[tuple[Path, bool]], sources: Sequence[Source] | None = None) -> Discovery:
     """The runs' files at and below ``paths``, each path with whether the user meant just it; every file once."""
-    found = Discovery()
+    found = Discovery(sources=all_sources() if sources is None else tuple(sources))
     seen: set[tuple[int, int]] = set()
     for path, meant in paths:
         if path.is_dir():
@@ -93,9 +95,9 @@ def discover(paths: Sequence[tuple[Path, bool]]) -> Discovery:
     return found
 
 
-def source_of(path: Path, head: bytes) -> Source | None:
-    """The source that reads ``path``, if one does."""
-    for source in all_sources():
+def source_of(path: Path, head: bytes, sources: Sequence[Source]) -> Source | None:
+    """The first of ``sources`` that reads ``path``, if one does."""
+    for source in sources:
         try:
             if source.claims(path, head):
                 return source
@@ -117,7 +119,7 @@ def _offer(path: Path, meant: bool, found: Discovery, seen: set[tuple[int, int]]
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         meant = meant or isinstance(error, PermissionError)
-    source = source_of(path, head) if not problem else None
+    source = source_of(path, head, found.sources) if not problem else None
     if source is not None:
         found.add(source, path)
         return
@@ -143,7 +145,7 @@ def _walk(top: Path, found: Discovery, seen: set[tuple[int, int]]) -> Iterator[P
             if (state.st_dev, state.st_ino) in seen:
                 continue
             seen.add((state.st_dev, state.st_ino))
-            source = source_of(folder, b"")
+            source = source_of(folder, b"", found.sources)
             if source is not None:
                 found.add(source, folder)
                 continue

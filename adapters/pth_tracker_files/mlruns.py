@@ -66,7 +66,10 @@ def claims(path: Path, head: bytes) -> bool:
 
 
 def load(paths: Sequence[Path]) -> Iterator[LoadedRun | RunError]:
-    """All runs of the stores, experiments and runs at ``paths``, without deleted ones and ``pth-audit`` runs."""
+    """All runs of the stores, experiments and runs at ``paths``, without deleted ones and ``pth-audit`` runs.
+
+    Those of one experiment come in the order of their creation.
+    """
     for path in paths:
         if _is_run(path):
             yield from _load_run(path, _project(path.parent))
@@ -80,9 +83,14 @@ def load(paths: Sequence[Path]) -> Iterator[LoadedRun | RunError]:
             if meta.get("lifecycle_stage") == "deleted":
                 continue
             project = str(meta.get("name") or experiment.name)
-            for folder in sorted(experiment.iterdir()):
-                if _is_run(folder):
-                    yield from _load_run(folder, project)
+            folders = [folder for folder in sorted(experiment.iterdir()) if _is_run(folder)]
+            yield from sorted((one for folder in folders for one in _load_run(folder, project)), key=_age)
+
+
+def _age(loaded: LoadedRun | RunError) -> tuple[bool, float]:
+    """Orders runs by their creation; those of which it is not known come last."""
+    created = loaded.run.created if isinstance(loaded, LoadedRun) else None
+    return created is None, created.timestamp() if created else 0.0
 
 
 def _experiments(store: Path) -> Iterator[Path]:

@@ -1,13 +1,14 @@
 """Result tables: each (method, task, seed) of a CSV, Parquet or JSON-lines table is one run.
 
 A table has a column of steps (learning curves), or none (one row a result; then every row is a run of its own). The
-columns are told by their names, or by `TableColumns`. Where no column names the method, the place of the file does:
-``<method>/<task>.csv``, or ``<method>.csv`` where all files are in one folder. Charts exported from W&B are tables of
-their own form, see `wandb_export`.
+columns are told by their names, or named by the user (`TableColumns`). Where no column names the method, the place of
+the file does: ``<method>/<task>.csv``, or ``<method>.csv`` where all files are in one folder. Charts exported from W&B
+are tables of their own form, see `wandb_export`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -52,6 +53,50 @@ class TableColumns:
     value: str | None = None
     step: str | None = None
     task: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> TableColumns:
+        """The columns that ``step=STEP,seed=SEED,arm=METHOD`` names; ``arm`` is another word for ``method``.
+
+        A comma belongs to a name unless a role follows it.
+
+        Raises:
+            UsageError: a part names no role or no column, or a role is named twice.
+        """
+        named: dict[str, str] = {}
+        for part in _PARTS.split(text):
+            role, equals, name = part.partition("=")
+            role = {"arm": "method"}.get(role.strip(), role.strip())
+            if role not in _ROLES or not equals or not name.strip():
+                raise UsageError(f"--columns takes step=NAME, seed=NAME, arm=NAME, task=NAME, value=NAME; got {part!r}")
+            if role in named:
+                raise UsageError(f"--columns names the column of {role!r} twice: {named[role]!r} and {name.strip()!r}")
+            named[role] = name.strip()
+        return cls(**named)
+
+
+_ROLES: Final = tuple(field.name for field in fields(TableColumns))
+_PARTS: Final = re.compile(rf",(?=\s*(?:arm|{'|'.join(_ROLES)})\s*=)")
+
+
+@dataclass
+class NamedTables:
+    """The source of tables whose columns the user named; satisfies `pth_tracker_files.sources.Source`."""
+
+    columns: TableColumns
+    KIND: str = KIND
+    SEPARATE: bool = SEPARATE
+
+    def claims(self, path: Path, head: bytes) -> bool:
+        """Whether ``path`` is a table of results, by its names or by having a column that was named."""
+        if claims(path, head):
+            return True
+        named = {getattr(self.columns, role) for role in _ROLES} - {None}
+        return bool(head) and not named.isdisjoint(_header(path))
+
+    def load(self, paths: Sequence[Path]) -> Iterator[LoadedRun | RunError]:
+        """The runs of all tables."""
+        return load(paths, self.columns)
 
 
 @dataclass(frozen=True)
@@ -173,14 +218,14 @@ def _layout(table: Table, columns: TableColumns) -> _Layout:
     if not (step or seed or method):
         raise UsageError(
             f"which column of {table.path} is the step, the seed or the method cannot be told; it has "
-            f"{_listed(table)}: name them, as TableColumns(step=..., seed=..., method=..., value=...)"
+            f"{_listed(table)}: name them, as in --columns step=NAME,seed=NAME,arm=NAME,value=NAME"
         )
     others = [name for name in table.columns if name not in (method, task, run, seed, step)]
     metrics = (columns.value,) if columns.value else tuple(name for name in others if table.numbers(name) is not None)
     if not any(_any_number(table, name) for name in metrics):
         raise UsageError(
             f"{table.path} has no column of numbers to judge besides its steps and seeds; it has {_listed(table)}: "
-            "name the one that holds the results, as TableColumns(value=...)"
+            "name the one that holds the results, as in --columns value=NAME"
         )
     return _Layout(method, task, run, seed, step, metrics)
 
@@ -216,7 +261,7 @@ def _guess_step(table: Table) -> str | None:
     if any(not np.array_equal(other, series[0]) for other in series[1:]):
         raise UsageError(
             f"several columns of {table.path} count steps ({', '.join(map(repr, found))}) and they differ: name the "
-            "one to use, as TableColumns(step=...)"
+            "one to use, as in --columns step=NAME"
         )
     return next(iter(found), None)
 
@@ -292,7 +337,7 @@ def _steps(table: Table, layout: _Layout) -> tuple[Ints, np.ndarray]:
     if found is None:
         raise UsageError(
             f"the column {layout.step!r} of {table.path} holds text, so it counts no steps; it has {_listed(table)}: "
-            "name the one that does, as TableColumns(step=...)"
+            "name the one that does, as in --columns step=NAME"
         )
     values, present = found
     odd = present & ~((np.abs(values) < _EXACT) & (values == np.floor(values)))
@@ -300,7 +345,7 @@ def _steps(table: Table, layout: _Layout) -> tuple[Ints, np.ndarray]:
         shown = show_value(float(values[odd][0]))
         raise UsageError(
             f"the column {layout.step!r} of {table.path} holds {shown}, which is no whole number of steps: name "
-            "another, as TableColumns(step=...)"
+            "another, as in --columns step=NAME"
         )
     return np.where(present, values, 0).astype(np.int64), present
 
@@ -323,7 +368,7 @@ def _groups(table: Table, layout: _Layout, usable: np.ndarray) -> Iterator[tuple
     if count > MAX_RUNS:
         raise UsageError(
             f"{table.path} would be {count} runs by its columns {', '.join(map(repr, layout.keys))}: name those of the "
-            "method, the seed and the step, as TableColumns(method=..., seed=..., step=...)"
+            "method, the seed and the step, as in --columns arm=NAME,seed=NAME,step=NAME"
         )
     for key, rows in groups.items():
         if layout.step is not None:

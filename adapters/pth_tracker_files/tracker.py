@@ -20,9 +20,11 @@ from pth_tracker.runs import History, RunError, RunRef, SourceRun
 from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
 from pth_tracker_files.discover import Discovery, discover, expand, kinds, source_of
 from pth_tracker_files.naming import as_text
-from pth_tracker_files.sources import LoadedRun, Source, read_head, ref_for
+from pth_tracker_files.sources import LoadedRun, Source, all_sources, read_head, ref_for
 
 READ_ONLY: Final = "log files are only read: nothing can be written back to them"
+COLUMNS: Final = "columns:"
+"""Begins a location that names the columns of tables instead of a path: ``columns:step=STEP,seed=SEED``."""
 PARALLEL_BYTES: Final = 20 << 20
 """From so many bytes on, files are read by several processes."""
 
@@ -43,32 +45,43 @@ class FilesTracker:
         self.read_only = READ_ONLY
         self.notes: tuple[str, ...] = ()
         """What was seen and left out, known once the runs have been listed."""
-        self._paths = [pair for location in locations for pair in expand(location)]
+        named = [text.removeprefix(COLUMNS) for text in locations if text.startswith(COLUMNS)]
+        self._sources = _sources(",".join(named))
+        self._paths = [pair for text in locations if not text.startswith(COLUMNS) for pair in expand(text)]
         self._found: Discovery | None = None
         self._ahead: _Ahead | None = None
         self._loaded: dict[RunRef, LoadedRun | RunError] = {}
         self._listed = False
 
     def projects(self) -> Sequence[str]:
-        """None: files have no projects."""
-        return ()
+        """The experiments of MLflow file stores; other files have no projects."""
+        self._list()
+        return tuple(sorted({ref.project for ref in self._loaded if ref.project}))
 
     def runs(self, query: Query) -> Iterator[SourceRun]:
         """All runs under the paths, in the order of the paths; those that cannot be read as well, with a note.
 
+        A project is an experiment of an MLflow file store.
+
         Raises:
-            ProjectNotFound: a project was asked for.
+            ProjectNotFound: a project was asked for, and there is none of that name.
             UsageError: a filter was given.
             NothingSelected: there is no run.
         """
-        if query.project:
-            raise ProjectNotFound(f"files have no projects: leave out {query.project!r} and name files or folders")
         if query.where:
             raise UsageError("files have no filter language: leave --where out and choose by paths or --select")
         self._list()
+        if query.project and query.project not in (known := self.projects()):
+            raise ProjectNotFound(
+                f"there is no experiment {query.project!r} in these files; they hold {', '.join(known)}"
+                if known
+                else f"files have no projects: leave out {query.project!r} and name files or folders"
+            )
         named = _with_unique_names(list(self._loaded.values()))
         self._loaded = {_ref(loaded): loaded for loaded in named}
         for loaded in named:
+            if query.project and _ref(loaded).project != query.project:
+                continue
             run = loaded.run if isinstance(loaded, LoadedRun) else _unread(loaded)
             if query.since is None or _changed_since(run.ref, query.since):
                 yield run
@@ -79,7 +92,7 @@ class FilesTracker:
         Without it, `runs` reads them all the same.
         """
         if self._found is None:
-            self._found = discover(self._paths)
+            self._found = discover(self._paths, self._sources)
             self._ahead = _started([(source, path) for source, path in self._found.paths if source.SEPARATE])
 
     def _list(self) -> None:
@@ -114,7 +127,7 @@ class FilesTracker:
             if not os.path.lexists(path):
                 path = Path(ref.run_id.rpartition("#")[0])
             try:
-                source = source_of(path, b"" if path.is_dir() else read_head(path))
+                source = source_of(path, b"" if path.is_dir() else read_head(path), self._sources)
             except OSError as error:
                 message = f"{as_text(path)} cannot be read: {error.strerror or error}"
                 self._loaded[ref] = RunError(ref, as_text(path.stem), message)
@@ -150,6 +163,16 @@ class FilesTracker:
         self._loaded, self._listed = {}, False
 
 
+def _sources(named: str) -> tuple[Source, ...]:
+    """All sources, that of tables with the columns that the user ``named``, if any."""
+    if not named:
+        return all_sources()
+    from pth_tracker_files import tables
+
+    source: Source = tables.NamedTables(tables.TableColumns.parse(named))
+    return tuple(source if one.KIND == tables.KIND else one for one in all_sources())
+
+
 def _ref(loaded: LoadedRun | RunError) -> RunRef:
     return loaded.run.ref if isinstance(loaded, LoadedRun) else loaded.ref
 
@@ -177,7 +200,10 @@ def _chosen(history: History, keys: Collection[str] | None) -> History:
 
 
 def _with_unique_names(loaded: Sequence[LoadedRun | RunError]) -> list[LoadedRun | RunError]:
-    """The same, and where several runs have one name, with as many folders before it as it takes to tell them apart."""
+    """The same, and where several runs have one name, with as many folders before it as it takes to tell them apart.
+
+    Runs that no folder tells apart keep their name.
+    """
     alike: dict[str, list[int]] = {}
     for index, item in enumerate(loaded):
         alike.setdefault(item.run.name if isinstance(item, LoadedRun) else item.name, []).append(index)
@@ -189,7 +215,7 @@ def _with_unique_names(loaded: Sequence[LoadedRun | RunError]) -> list[LoadedRun
         while len(set(longer)) < len(longer) and depth < max(map(len, folders)):
             depth += 1
             longer = [as_text("/".join((*above[-depth:], name))) for above in folders]
-        names |= dict(zip(indices, longer))
+        names |= dict(zip(indices, longer if len(set(longer)) == len(longer) else [name] * len(indices)))
     return [
         replace(item, run=replace(item.run, name=names[index]))
         if isinstance(item, LoadedRun)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,7 +14,12 @@ from pth_tracker.cli.session import Reporting, Writing, audit_and_report, check_
 from pth_tracker.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pth_tracker.tracker import Tracker
+
+FILES: Final = "files"
+"""The adapter of tables."""
 
 Paths = Annotated[
     list[str] | None,
@@ -31,6 +36,8 @@ def audit(
     vary: opt.Vary = None,
     replicate: opt.Replicate = None,
     metric: opt.Metric = "",
+    kl_tolerance: opt.KlTolerance = None,
+    columns: opt.Columns = None,
     vocabulary: opt.Vocabularies = None,
     where: opt.Where = "",
     since: opt.Since = "",
@@ -70,6 +77,7 @@ def audit(
         vary=vary or (),
         replicate=replicate or (),
         metric=metric,
+        kl_tolerance=kl_tolerance,
     )
     wanted = Options(
         project=project,
@@ -80,22 +88,29 @@ def audit(
         ignore=opt.split_commas(ignore),
         vocabularies=opt.vocabulary_files(vocabulary),
     )
-    opened, chosen = open_tracker(project, paths or [], tracker or [])
+    opened, chosen = open_tracker(project, paths or [], tracker or [], columns or [])
     with closing(opened):
         return audit_and_report(opened, wanted, chosen, reporting, writing, executor)
 
 
-def open_tracker(project: str, paths: list[str], trackers: list[str]) -> tuple[Tracker, str]:
+def open_tracker(
+    project: str, paths: list[str], trackers: list[str], columns: Sequence[str] = ()
+) -> tuple[Tracker, str]:
     """The opened tracker and why it was chosen; the caller closes it.
 
     Raises:
-        UsageError: nothing to audit is named, or no project of a tracker that has some.
+        UsageError: nothing to audit is named, no project of a tracker that has some, or columns of what is no file.
     """
-    from pth_tracker.tracker import find_tracker
+    from pth_tracker.tracker import find_tracker, load_adapter
 
     if not (project or paths or trackers):
         raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
     opened, chosen = find_tracker(project, [*trackers, *map(_as_path, paths)])
+    if columns:
+        opened.close()
+        if opened.address.adapter != FILES:
+            raise UsageError(f"--columns names the columns of tables in files, and what is audited is {opened.address}")
+        opened = load_adapter(FILES).open_tracker([*opened.address.locations, *(f"columns:{one}" for one in columns)])
     if not (project or paths or all(map(_is_folder, trackers))):
         try:
             names = opened.projects()

@@ -21,8 +21,8 @@ File = Annotated[
     typer.Argument(metavar="FILE", help="A .txt file with one identity a line, or a .csv or .jsonl file."),
 ]
 Column = Annotated[
-    str,
-    opt.option("--column", metavar="NAME", help="The column or key that holds the identity.", default=True),
+    str | None,
+    opt.option("--column", metavar="NAME", help="The column of a .csv, or the key of a .jsonl. Default: batch."),
 ]
 AllowRepeats = Annotated[
     bool,
@@ -32,7 +32,7 @@ AllowRepeats = Annotated[
 
 def batches(
     file: File,
-    column: Column = COLUMN,
+    column: Column = None,
     allow_repeats: AllowRepeats = False,
     exit_zero: opt.ExitZero = False,
     quiet: opt.Quiet = False,
@@ -55,12 +55,15 @@ def batches(
     return ExitCode.OK if found.ok or exit_zero else ExitCode.CHECK_FAILED
 
 
-def read_ids(path: Path, column: str) -> Iterator[Any]:
-    """The identities in a file, in order.
+def read_ids(path: Path, named: str | None) -> Iterator[Any]:
+    """The identities in a file, in order; ``named`` is the column or key that holds them.
 
     Raises:
-        UsageError: it cannot be read, lacks the column, or a line of it is wrong; names the line.
+        UsageError: it cannot be read, lacks the column or has none, or a line of it is wrong; names the line.
     """
+    column = COLUMN if named is None else named
+    if named is not None and path.suffix not in (".csv", ".jsonl"):
+        raise UsageError(f"{path} has one identity a line and no columns: leave out --column {named}")
     try:
         if not path.is_file() and not path.is_fifo() and not path.is_char_device():
             raise UsageError(

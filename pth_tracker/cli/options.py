@@ -105,6 +105,23 @@ Metric = Annotated[
         help="The score that is compared.",
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    option(
+        "--columns",
+        metavar="ROLE=NAME",
+        help="Which column of a table is which, where its name does not tell: step=STEP,seed=SEED,arm=METHOD,"
+        "task=TASK,value=SCORE. Repeatable.",
+    ),
+]
+KlTolerance = Annotated[
+    float | None,
+    option(
+        "--kl-tolerance",
+        metavar="NATS",
+        help="KL of the sampler, in nats per token, above which it counts as lagging. Default: 0.05.",
+    ),
+]
 Where = Annotated[
     str,
     option(

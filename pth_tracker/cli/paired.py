@@ -43,6 +43,8 @@ def paired(
     """
     if not math.isfinite(scale) or not scale:
         raise UsageError(f"--scale is a factor other than 0, not {scale:g}")
+    if a == b:
+        raise UsageError(f"{a!r} is compared with itself: name two methods")
     from pth_tracker.cli.session import show_report
     from pth_tracker.results import mean_scores, paired_differences, read_scores
 

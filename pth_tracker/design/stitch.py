@@ -170,10 +170,12 @@ def label(runs: Sequence[Run]) -> list[Run]:
         if len(twins) == 1:
             labels.append(name)
             continue
-        length = next(
-            (size for size in range(4, len(run.key)) if len({twin[:size] for twin in twins}) == len(twins)), None
-        )
-        labels.append(f"{name} ({run.key[:length]})")
+        own = run.key
+        if len({twin.rpartition("/")[2] for twin in twins}) == len(twins):
+            # The id of a run in a file is its path, of which the folders say nothing here.
+            twins, own = [twin.rpartition("/")[2] for twin in twins], own.rpartition("/")[2]
+        length = next((size for size in range(4, len(own)) if len({twin[:size] for twin in twins}) == len(twins)), None)
+        labels.append(f"{name} ({own[:length]})")
     return [replace(run, label=text) for run, text in zip(runs, labels)]
 
 

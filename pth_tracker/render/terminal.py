@@ -172,7 +172,6 @@ def _named(finding: Finding) -> str:
 
 
 def _headline(page: _Page, audit: Audit) -> None:
-    subject = f"project {audit.project}" if audit.project else audit.subject or "these runs"
     verdict = summary(audit)
     word = verdict.word
     lines = wrap(f"{word}: {verdict.reason}", page.width, "  ", "")
@@ -181,8 +180,10 @@ def _headline(page: _Page, audit: Audit) -> None:
     if audit.address is not None:
         places = " ".join(without_credentials(place) for place in audit.address.locations)
         tracker = f" in {audit.chosen or f'{audit.address.adapter} at {places}'}"
+    subject = "" if tracker else f" of {audit.subject or 'these runs'}"
+    subject = f" of project {audit.project}" if audit.project else subject
     when = f", audited {audit.audited_at:%Y-%m-%d %H:%M %Z}" if audit.audited_at else ""
-    page.add(*wrap(f"{counted(len(audit.runs), 'run')} of {subject}{tracker}{when}", page.width, "  ", ""))
+    page.add(*wrap(f"{counted(len(audit.runs), 'run')}{subject}{tracker}{when}", page.width, "  ", ""))
 
 
 def _design(page: _Page, audit: Audit) -> None:

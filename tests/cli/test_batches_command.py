@@ -50,6 +50,11 @@ def test_quiet_leaves_information_out(capsys: Capture) -> None:
     assert "distinct" not in capsys.readouterr().out
 
 
+def test_a_text_has_no_columns_to_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batches", written("ids.txt", STUCK), "--column", "batch"]) == ExitCode.USAGE
+    assert "one identity a line and no columns: leave out --column batch" in capsys.readouterr().err
+
+
 def test_the_column_is_named_by_an_option_or_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ids.csv", "ids.jsonl"):
         assert main(["batches", written(name, STUCK, "uid"), "--column", "uid"]) == ExitCode.CHECK_FAILED

@@ -66,6 +66,7 @@ def test_columns_of_other_names(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("content", "arguments", "said"),
     [
+        (REFERENCE, ["tis", "tis"], "'tis' is compared with itself: name two methods"),
         (REFERENCE, ["tis", "ppo"], "has no results of 'ppo': its methods are tis, grpo"),
         (REFERENCE, ["tis", "grpo", "--scale", "nan"], "--scale is a factor"),
         (REFERENCE, ["tis", "grpo", "--scale", "0"], "--scale is a factor"),

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pth_tracker.errors import UsageError
 from pth_tracker.runs import RunError
 from pth_tracker_files import table_files, tables
 from pth_tracker_files.sources import LoadedRun, read_head
@@ -192,6 +193,18 @@ def test_columns_are_taken_as_named(tmp_path: Path) -> None:
     assert "has no column 'reward' for the value; it has the columns 'x', 'who'" in refused(
         path, TableColumns(value="reward")
     )
+
+
+def test_columns_are_named_in_one_text() -> None:
+    parsed = TableColumns.parse("step=x, arm=who,seed=rep")
+    assert parsed == TableColumns(step="x", method="who", seed="rep")
+    assert TableColumns.parse("value=acc, mean,task=where") == TableColumns(value="acc, mean", task="where")
+
+
+@pytest.mark.parametrize("text", ["", "steps=x", "step", "step=", "=x", "step=a,step=b", "arm=a,method=b"])
+def test_a_text_that_names_no_column_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--columns"):
+        TableColumns.parse(text)
 
 
 @pytest.mark.parametrize(

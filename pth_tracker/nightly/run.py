@@ -121,7 +121,9 @@ def run_night(planned: Sequence[PlannedAudit], settings: Settings, log: Log, hea
 
 
 def _tell(done: Done, log: Log) -> None:
-    for trouble in done.troubles:
+    refused = done.audit.write_back.errors if done.audit and done.audit.write_back else ()
+    unread = [f"{error.name} could not be read: {error.message}" for error in done.audit.errors] if done.audit else []
+    for trouble in (*unread, *refused, *done.troubles):
         log("trouble", f"{done.name}: {trouble}", level="error", facts={"audit": done.name})
     if done.audit is None:
         log(

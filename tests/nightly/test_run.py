@@ -132,6 +132,9 @@ def test_an_audit_run_that_could_not_be_written_is_written_the_next_night(
         done = lab.night()
         assert done.status is ExitCode.TRACKER and done.audit and done.audit.write_back
         assert "no space left" in done.audit.write_back.errors[0]
+        assert [one["message"] for one in lab.events() if one["event"] == "trouble"] == [
+            "lab: the audit run could not be written: no space left"
+        ]
     lab.night()
     assert lab.tracker.requests == {"runs": 1, "publish": 1}
 

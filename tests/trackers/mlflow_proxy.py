@@ -49,7 +49,7 @@ def proxy(target: str) -> Iterator[Proxy]:
         def forward(self, body: bytes) -> Answer:
             headers = {"Content-Type": self.headers["Content-Type"]} if self.headers.get("Content-Type") else {}
             request = urllib.request.Request(
-                f"{target}{self.path}", body if self.command == "POST" else None, headers, method=self.command
+                f"{target}{self.path}", body if self.command in ("POST", "PUT") else None, headers, method=self.command
             )
             try:
                 with urllib.request.urlopen(request, timeout=60) as response:
@@ -58,7 +58,7 @@ def proxy(target: str) -> Iterator[Proxy]:
                 with error:
                     return error.code, error.read()
 
-        do_GET = do_POST = answer
+        do_GET = do_POST = do_PUT = answer
 
         def log_message(self, format: str, *args: object) -> None:
             """Keeps the tests' output clean."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pth_tracker.errors import ExitCode
-from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Outcome
+from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Level, Outcome
 from pth_tracker.render import page, summary
 from pth_tracker.render.pictures import PAIRS, SCORES, Picture, pictures
 from pth_tracker.render.plots import Style
@@ -147,15 +147,16 @@ def _place(audit: Audit) -> str:
 def _tiles(audit: Audit) -> list[tuple[int, str, str, str]]:
     """(number, words, level, where on the page) of each count."""
     counts, passed = audit.counts, len(summary.passed(audit))
+    claimed = all(finding.rule in page.CLAIM_RULES for finding in audit.by_level(Level.FAIL))
     open_ = len({entry.rule for entry in audit.not_judged})
     tiles = [
-        (counts["fail"], "failed", "fail", "findings"),
+        (counts["fail"], "failed", "fail", "claims" if counts["fail"] and claimed else "findings"),
         (counts["warn"], "warning" if counts["warn"] == 1 else "warnings", "warn", "findings"),
         (counts["info"], "for information", "info", "findings"),
         (passed, "rule passed" if passed == 1 else "rules passed", "pass", "coverage"),
         (
             open_,
-            "rule not fully judged" if open_ == 1 else "rules not fully judged",
+            "not fully judged",
             "none",
             "not-judged" if open_ else "coverage",
         ),

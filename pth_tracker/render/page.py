@@ -21,7 +21,7 @@ from pth_tracker.model import (
 )
 from pth_tracker.render.evidence import redacted
 from pth_tracker.render.summary import DECLARED_BY, finding_order
-from pth_tracker.render.text import counted, safe_text
+from pth_tracker.render.text import counted, natural_key, safe_text
 from pth_tracker.tracker import without_credentials
 from pth_tracker.values import show_value
 
@@ -192,8 +192,9 @@ def name_of(audit: Audit, key: str) -> Name:
 
 
 def names_of(audit: Audit, keys: Sequence[str]) -> Names:
-    """The first of these runs by name."""
-    return Names(tuple(name_of(audit, key) for key in keys[:NAMES]), max(0, len(keys) - NAMES))
+    """These runs in the order of their names, cut where they are many."""
+    ordered = sorted(keys, key=lambda key: natural_key(audit.label(key)))
+    return Names(tuple(name_of(audit, key) for key in ordered[:NAMES]), max(0, len(keys) - NAMES))
 
 
 def evidence_table(audit: Audit, finding: Finding) -> EvidenceTable:

@@ -397,7 +397,7 @@ def _pair(pair: PairTrace, left: str) -> Picture:
     differences = (pair.scores_a - pair.scores_b) * pair.scale
     interval = None if pair.interval is None else (pair.interval[0] * pair.scale, pair.interval[1] * pair.scale)
     mean, unit = pair.mean * pair.scale, f" {pair.unit}" if pair.unit else ""
-    said = f"{interval[0]:+.2f} to {interval[1]:+.2f}" if interval else "none"
+    said = f"95% interval {interval[0]:+.2f} to {interval[1]:+.2f}" if interval else "no interval"
     compared = Compared(
         [short(seed, 10) for seed in pair.seeds],
         (pair.scores_b, pair.scores_a),
@@ -411,7 +411,7 @@ def _pair(pair: PairTrace, left: str) -> Picture:
     band = " The grey band is the margin within which a difference is a tie." if pair.margin is not None else ""
     return Picture(
         PAIRS,
-        f"{safe_text(pair.subject)}: {mean:+.2f}{unit}, 95% interval {said}",
+        f"{safe_text(pair.subject)}: {mean:+.2f}{unit}, {said}",
         f"Left, one line a seed from {safe_text(pair.b)} to {safe_text(pair.a)}; right, {safe_text(pair.a)} minus "
         f"{safe_text(pair.b)} by seed, and their mean with its 95% interval.{band}{left}",
         f"Differences by seed: {', '.join(f'{s} {d:+.2f}' for s, d in zip(pair.seeds, differences.tolist()))}",

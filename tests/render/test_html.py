@@ -84,7 +84,7 @@ def test_the_verdict_and_the_counts_come_first() -> None:
     assert "7 runs in mlflow at postgresql://audit@db/mlflow, chosen because MLFLOW_TRACKING_URI is set" in meta
     assert "2026-03-01 04:30 UTC" in meta and meta.endswith("version 0.1.0 · exit status 1: a check failed")
     assert [one.text for one in full().one("ul", class_="tiles").all("li")] == [
-        "2 failed", "1 warning", "1 for information", "1 rule passed", "3 rules not fully judged", "7 runs",
+        "2 failed", "1 warning", "1 for information", "1 rule passed", "3 not fully judged", "7 runs",
         "1 unreadable",
     ]  # fmt: skip
     assert headings(full(), "h2") == [

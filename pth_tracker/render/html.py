@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Level, Outcome
-from pth_tracker.render import page, summary
+from pth_tracker.render import news, page, summary
 from pth_tracker.render.pictures import PAIRS, SCORES, Picture, pictures
 from pth_tracker.render.plots import Style
 from pth_tracker.render.text import compact_names, counted, natural_key, safe_text
@@ -52,6 +52,8 @@ def to_html(audit: Audit, status: ExitCode | None = None) -> str:
         place=_place(audit),
         status="" if status is None else summary.status_words(audit, status),
         tiles=_tiles(audit),
+        since=news.heading(audit.since_last) if audit.since_last else "",
+        news=news.lines(audit),
         matrix=page.matrix(audit),
         groups=page.groups(audit),
         pictures=drawn,

@@ -87,8 +87,13 @@ def test_the_verdict_and_the_counts_come_first() -> None:
         "2 failed", "1 warning", "1 for information", "1 rule passed", "3 not fully judged", "7 runs",
         "1 unreadable",
     ]  # fmt: skip
+    since = full().one("section", id="since")
+    assert [one.text for one in since.all("li")] == [
+        "new fail: Lost Seed on tis-{s42,s43,s44}: one order", "resolved: Stuck Batch on replay-s42: 33 updates",
+        "not looked at again: Idle Clip on grpo-s45: 0 of 60",
+    ]  # fmt: skip
     assert headings(full(), "h2") == [
-        "What was checked", "Findings", "Design in force", "Runs", "Not judged", "Passed, left out and noted",
+        since.one("h2").text, "What was checked", "Findings", "Design in force", "Runs", "Not judged", "Passed, left out and noted",
         "Write-back",
     ]  # fmt: skip
 

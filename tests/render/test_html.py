@@ -93,8 +93,8 @@ def test_the_verdict_and_the_counts_come_first() -> None:
         "not looked at again: Idle Clip on grpo-s45: 0 of 60",
     ]  # fmt: skip
     assert headings(full(), "h2") == [
-        since.one("h2").text, "What was checked", "Findings", "Design in force", "Runs", "Not judged", "Passed, left out and noted",
-        "Write-back",
+        since.one("h2").text, "What was checked", "Findings", "Design in force", "Runs", "Not judged",
+        "Passed, left out and noted", "Write-back",
     ]  # fmt: skip
 
 

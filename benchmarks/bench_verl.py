@@ -170,33 +170,6 @@ def measure(name: str, paths: list[str], folder: Path) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def tensorboard_row(quick: bool) -> dict[str, Any]:
-    """Reading an event file against TensorBoard's own accumulator; only a note where that is not installed."""
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-not-found,unused-ignore]
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return {"what": "TensorBoard's EventAccumulator is not installed: not compared"}
-    from pth_tracker_files import tensorboard
-
-    with tempfile.TemporaryDirectory() as name:
-        writer = SummaryWriter(name)
-        for step in range(200 if quick else 20_000):
-            for key in ("a", "b", "c", "d", "e"):
-                writer.add_scalar(f"loss/{key}", step / 7, step)
-        writer.close()
-
-        def theirs(folder: str) -> None:
-            accumulator = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
-            accumulator.Reload()
-            for tag in accumulator.Tags()["scalars"]:
-                accumulator.Scalars(tag)
-
-        reading = cpu_seconds(lambda folder: list(tensorboard.load([Path(folder)])), [name])
-        reference = cpu_seconds(theirs, [name])
-    return {"what": "TensorBoard", "ours": reading, "theirs": reference, "ratio": reference / reading}
-
-
 def main(quick: bool = False) -> list[dict[str, Any]]:
     """One row a measurement: seconds of both sides and their ratio; ``quick`` takes a small set, for a smoke test."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -206,7 +179,7 @@ def main(quick: bool = False) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / name
             rows += measure(name, write_set(folder, files, size, name == "rollouts"), folder)
-    return [*rows, tensorboard_row(quick)]
+    return rows
 
 
 def shown(row: dict[str, Any]) -> str:

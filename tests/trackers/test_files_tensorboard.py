@@ -124,6 +124,62 @@ def test_a_file_of_tensorboardx_is_read(tmp_path: Path) -> None:
     assert loaded.run.notes == ()
 
 
+def accumulated(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every scalar that TensorBoard's own accumulator finds in ``folder``, in the order in which it was written."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tensor_util
+
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    found = {tag: [(one.step, one.value) for one in accumulator.Scalars(tag)] for tag in tags["scalars"]}
+    for tag in tags["tensors"]:
+        values = [(one.step, tensor_util.make_ndarray(one.tensor_proto)) for one in accumulator.Tensors(tag)]
+        found[tag] = [(step, float(value)) for step, value in values if value.ndim == 0 and value.dtype.kind == "f"]
+    return {tag: points for tag, points in found.items() if points}
+
+
+LOGGED: dict[str, list[tuple[int, float]]] = {
+    "loss/policy": [(step, math.sin(step) / 7) for step in range(400)],
+    "eval/score": [(step, step / 3) for step in range(0, 400, 50)],
+    "odd": [(0, math.nan), (1, math.inf), (2, -math.inf), (3, -0.0), (4, 1e-40), (2**40, 3e38)],
+}
+
+
+def same_as_accumulated(folder: Path) -> None:
+    """Asserts that our reader and TensorBoard's find the same tags, steps and values, and all that was logged."""
+    (loaded,) = load([folder])
+    theirs = accumulated(folder)
+    assert loaded.run.metric_keys == set(theirs) == set(LOGGED)
+    for tag, points in theirs.items():
+        steps, values = loaded.history.series(tag)
+        assert steps.tolist() == [step for step, _ in points] == [step for step, _ in LOGGED[tag]]
+        assert np.array_equal(values, [value for _, value in points], equal_nan=True), tag
+        logged = np.array([value for _, value in LOGGED[tag]]).astype(np.float32).astype(np.float64)
+        assert np.array_equal(values, logged, equal_nan=True), tag
+
+
+def test_tensorboards_writer_and_its_accumulator_agree_with_us(tmp_path: Path) -> None:
+    summary = pytest.importorskip("tensorboard.summary")
+    writer = summary.Writer(str(tmp_path / "run"))
+    for tag, points in LOGGED.items():
+        for step, value in points:
+            writer.add_scalar(tag, np.float32(value), step)
+    writer.close()
+    same_as_accumulated(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_torchs_writer_and_tensorboards_accumulator_agree_with_us(tmp_path: Path) -> None:
+    written = pytest.importorskip("torch.utils.tensorboard")
+    writer = written.SummaryWriter(str(tmp_path / "run"))
+    for tag, points in LOGGED.items():
+        for step, value in points:
+            writer.add_scalar(tag, value, step)
+    writer.close()
+    same_as_accumulated(tmp_path / "run")
+
+
 def test_tensors_and_hyperparameters_of_tensorboard_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "run", WRITTEN_BY_TENSORBOARD)
     (loaded,) = load([path])

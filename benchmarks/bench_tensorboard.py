@@ -1,0 +1,96 @@
+"""How long reading TensorBoard's event files takes, against TensorBoard's own EventAccumulator, on one core.
+
+Files as ``torch.utils.tensorboard`` or TensorBoard's own writer leave them: eight runs of five scalars and thousands
+of updates. The accumulator is told to keep every point (``size_guidance`` 0), as a reader has to; both read one file
+after another in this process, on a warm page cache, and yield the same values (the tests hold that).
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+RUNS, UPDATES = 8, 5_000
+QUICK_RUNS, QUICK_UPDATES = 2, 100
+TAGS = ("train/loss", "train/reward", "train/approx_kl", "train/clip_fraction", "eval/score")
+ROUNDS = 3
+
+
+def write_run(folder: Path, updates: int) -> str:
+    """A folder with one event file of five scalars at each update, written by TensorBoard's writer."""
+    from tensorboard.summary import Writer  # type: ignore[import-not-found,unused-ignore]
+
+    writer = Writer(str(folder))
+    for step in range(updates):
+        for number, tag in enumerate(TAGS):
+            writer.add_scalar(tag, (step + number) / 7, step)
+    writer.close()
+    return str(folder)
+
+
+def cpu_seconds(read: Callable[[str], int], folders: Sequence[str]) -> tuple[float, int]:
+    """The least processor seconds that reading all ``folders`` takes, and how many points they hold."""
+    best, points = float("inf"), 0
+    for _ in range(ROUNDS):
+        start = resource.getrusage(resource.RUSAGE_SELF)
+        points = sum(read(folder) for folder in folders)
+        end = resource.getrusage(resource.RUSAGE_SELF)
+        best = min(best, end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
+    return best, points
+
+
+def read_ours(folder: str) -> int:
+    """The points of one folder, as the files adapter reads them."""
+    from pth_tracker_files import tensorboard
+    from pth_tracker_files.sources import LoadedRun
+
+    (loaded,) = tensorboard.load([Path(folder)])
+    if not isinstance(loaded, LoadedRun):
+        raise RuntimeError(f"{folder} was not read: {loaded.message}")
+    return sum(len(loaded.history.series(key)[0]) for key in loaded.history.values)
+
+
+def read_theirs(folder: str) -> int:
+    """The points of one folder, as TensorBoard's accumulator keeps them."""
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-not-found,unused-ignore]
+        EventAccumulator,
+    )
+
+    accumulator = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    scalars = sum(len(accumulator.Scalars(tag)) for tag in tags["scalars"])
+    return scalars + sum(len(accumulator.Tensors(tag)) for tag in tags["tensors"])
+
+
+def main(quick: bool = False) -> list[dict[str, Any]]:
+    """One row: processor seconds of both sides and their ratio; ``quick`` takes a small set, for a smoke test."""
+    runs, updates = (QUICK_RUNS, QUICK_UPDATES) if quick else (RUNS, UPDATES)
+    try:
+        import tensorboard.summary  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        return [{"what": "TensorBoard is not installed: not compared"}]
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [write_run(Path(temporary) / f"run{number}", updates) for number in range(runs)]
+        ours, found = cpu_seconds(read_ours, folders)
+        theirs, points = cpu_seconds(read_theirs, folders)
+    if found != points:
+        raise RuntimeError(f"{found} points were read, and {points} by TensorBoard's accumulator")
+    what = f"TensorBoard: {points:,} points in {runs} files, one core"
+    return [{"what": what, "ours": ours, "theirs": theirs, "ratio": theirs / ours}]
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row as a line of text."""
+    if "ours" not in row:
+        return str(row["what"])
+    return f"{row['what']}: {row['ours']:.2f} s, EventAccumulator {row['theirs']:.2f} s, {row['ratio']:.1f}x"
+
+
+if __name__ == "__main__":
+    for line in map(shown, main(quick="--quick" in sys.argv)):
+        print(line)

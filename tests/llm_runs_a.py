@@ -50,6 +50,23 @@ OPENRLHF: dict[str, dict[str, Any]] = {
     "ckpt": {"path": "./ckpt"},
 }
 
+OPENRLHF_FLAT: dict[str, Any] = {
+    "eps_clip_low_high": None,
+    "eps_clip": 0.2,
+    "n_samples_per_prompt": 8,
+    "micro_rollout_batch_size": 4,
+    "colocate_all_models": True,
+    "rollout_batch_size": 16,
+    "train_batch_size": 128,
+    "max_epochs": 1,
+    "seed": 7,
+    "enable_vllm_is_correction": True,
+    "advantage_estimator": "rloo",
+    "use_wandb": "0123456789",
+    "async_train": False,
+}
+"""OpenRLHF's arguments up to 0.10.1."""
+
 
 def printed(nested: Mapping[str, Any]) -> str:
     """A group of OpenRLHF's arguments as W&B keeps it."""
@@ -186,6 +203,47 @@ CASES: dict[str, Case] = {
         {"updates_per_batch": 1, "ratio_is_one": True, "pi_old": "learner", "batch_size": 64, "group_advantage": False},
         ("kl_coef", 0.1),
         aside=("output_dir", "report_to", "hub_token", "data_seed", "exp_name"),
+    ),
+    "trl_ppo_legacy": Case(
+        {
+            "trl_ppo_trainer_config": {
+                "exp_name": "ppo",
+                "seed": 0,
+                "ppo_epochs": 1,
+                "batch_size": 128,
+                "mini_batch_size": 64,
+                "gradient_accumulation_steps": 2,
+                "cliprange": 0.2,
+                "init_kl_coef": 0.2,
+                "log_with": "wandb",
+            },
+        },
+        "trl_ppo_trainer_config.seed",
+        {
+            "ppo/policy/clipfrac": (0.01, 0.02),
+            "ppo/policy/approxkl": (0.001, 0.002),
+            "ppo/policy/policykl": (-0.001, 0.001),
+            "ppo/policy/entropy": (0.3, 0.32),
+            "ppo/loss/policy": (-0.01, 0.01),
+            "ppo/mean_scores": (0.4, 0.5),
+            "env/reward_mean": (0.4, 0.5),
+            "objective/kl": (5, 6),
+        },
+        {
+            "clip_fraction": "ppo/policy/clipfrac",
+            "learner_kl": "ppo/policy/approxkl",
+            "train_score_mean": "env/reward_mean",
+        },
+        {
+            "updates_per_batch": 1,
+            "ratio_is_one": True,
+            "pi_old": "learner",
+            "correction": "none",
+            "group_advantage": False,
+        },
+        ("trl_ppo_trainer_config.init_kl_coef", 0.1),
+        aside=("trl_ppo_trainer_config.exp_name", "trl_ppo_trainer_config.log_with"),
+        dotted=True,
     ),
     "unsloth_grpo": Case(
         {

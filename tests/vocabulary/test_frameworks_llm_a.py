@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_runs_a import CASES, CHECK_1, GRPO, OPENRLHF, UPDATES, Case, printed
+from llm_runs_a import CASES, CHECK_1, GRPO, OPENRLHF, OPENRLHF_FLAT, UPDATES, Case, printed
 from pth_tracker.design.stitch import recognise
 from pth_tracker.model import Audit
 from pth_tracker.render.json_v1 import to_json
@@ -77,9 +77,8 @@ def test_roles_from_typed_values_and_from_text(name: str) -> None:
     assert text.run.framework == name and {role: text.role(role) for role in case.roles} == case.roles
     for key in own.run.config:
         assert own.is_bookkeeping(key) is (key in case.aside), key
-    assert not any(is_secret(key, own.framework.secrets) for key in own.run.config if key not in case.aside)
-    for key in ("logger.wandb.key", "wandb_key", "hub_token"):
-        assert key not in own.run.config or is_secret(key, own.framework.secrets)
+    secrets = {key for key in own.run.config if is_secret(key, own.framework.secrets)}
+    assert secrets == {"logger.wandb.key", "wandb_key", "hub_token"} & set(own.run.config)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -95,6 +94,7 @@ def test_metrics_alone_tell_no_setting(name: str) -> None:
         ("trl_rloo", {"num_iterations": 2}, {"ratio_is_one": False}),
         ("trl_rloo", {"beta": 0.0}, {"reward_penalty": "none"}),
         ("trl_ppo", {"num_ppo_epochs": 4}, {"ratio_is_one": False, "updates_per_batch": 4}),
+        ("trl_ppo_legacy", {"trl_ppo_trainer_config.ppo_epochs": 4}, {"ratio_is_one": False, "updates_per_batch": 4}),
         ("trl_ppo", {"num_mini_batches": 2}, {"ratio_is_one": False, "updates_per_batch": 2}),
         ("unsloth_grpo", {"use_vllm": False}, {"ratio_is_one": True, "correction": "none"}),
         ("unsloth_grpo", {"vllm_importance_sampling_correction": True}, {"correction": "token_truncate against vLLM"}),
@@ -228,20 +228,7 @@ def test_openrlhfs_prompts_are_ordered_by_nothing() -> None:
 
 
 def test_openrlhf_before_its_arguments_were_dotted() -> None:
-    flat: dict[str, Any] = {
-        "eps_clip_low_high": None,
-        "eps_clip": 0.2,
-        "n_samples_per_prompt": 8,
-        "micro_rollout_batch_size": 4,
-    }
-    flat |= {"colocate_all_models": True, "rollout_batch_size": 16, "train_batch_size": 128, "max_epochs": 1, "seed": 7}
-    flat |= {
-        "enable_vllm_is_correction": True,
-        "advantage_estimator": "rloo",
-        "use_wandb": "0123456789",
-        "async_train": False,
-    }
-    own = reading(flat)
+    own = reading(OPENRLHF_FLAT)
     assert own.run.framework == "openrlhf" and own.is_seed("seed") and is_secret("use_wandb", own.framework.secrets)
     expected = {"ratio_is_one": True, "correction": "tis against vLLM", "group_advantage": True, "batch_size": 16}
     assert {role: own.role(role) for role in expected} == expected
@@ -312,6 +299,7 @@ PROBE = {"train/harness/sampler_k3_kl": LAG}
         ("trl_rloo", {}, {**IDLE["trl_rloo"], **PROBE}, "idle-clip", ""),
         ("trl_rloo", {}, PROBE, "", "idle-clip"),
         ("trl_ppo", {}, {**IDLE["trl_ppo"], **PROBE}, "idle-clip", ""),
+        ("trl_ppo_legacy", {}, {**IDLE["trl_ppo_legacy"], "harness/sampler_k3_kl": LAG}, "idle-clip", ""),
         # Here kl is the sampler's, and the ratio is against it; in GRPOTrainer's runs it is the reference's.
         (
             "trl_async_grpo",
@@ -378,15 +366,14 @@ def test_a_clip_that_never_acts_is_found_where_it_must_and_only_there(
 def test_what_trl_calls_kl_is_the_references() -> None:
     case = Case(GRPO, "seed", CASES["trl_rloo"].metrics, {}, {}, ("epsilon", 0.3))
     nothing = dict.fromkeys(make_run("x").points)
-    metrics = {**nothing, **logged(case, "x"), "train/kl": LAG, "train/clip_ratio/region_mean": 0.0}
-    report = audit_of([make_run("x-seed1", config={**GRPO, "seed": 1}, metrics=metrics, updates=UPDATES)])
+    own = {**nothing, **logged(case, "x"), "train/kl": LAG, "train/clip_ratio/region_mean": 0.0}
+    report = audit_of([make_run("x-seed1", config={**GRPO, "seed": 1}, metrics=own, updates=UPDATES)])
     assert {entry.framework for entry in report.runs.values()} == {"trl_grpo"}
     assert not rules_of(report) & {"idle-clip", "sampler-mismatch", "sampler-diverged"}
 
 
 def test_a_mixed_project_is_split_by_framework() -> None:
-    runs = [run for name in ("trl_rloo", "openrlhf", "slime") for run in runs_of(name, {}, arm=name)]
-    report = audit_of(runs)
+    report = audit_of([run for name in ("trl_rloo", "openrlhf", "slime") for run in runs_of(name, {}, arm=name)])
     assert (
         sorted(entry.framework for entry in report.runs.values()) == ["openrlhf"] * 2 + ["slime"] * 2 + ["trl_rloo"] * 2
     )

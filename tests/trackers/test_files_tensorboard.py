@@ -150,7 +150,7 @@ def same_as_accumulated(folder: Path) -> None:
     """Asserts that our reader and TensorBoard's find the same tags, steps and values, and all that was logged."""
     (loaded,) = load([folder])
     theirs = accumulated(folder)
-    assert loaded.run.metric_keys == set(theirs) == set(LOGGED)
+    assert loaded.run.metric_keys == frozenset(theirs) == frozenset(LOGGED)
     for tag, points in theirs.items():
         steps, values = loaded.history.series(tag)
         assert steps.tolist() == [step for step, _ in points] == [step for step, _ in LOGGED[tag]]

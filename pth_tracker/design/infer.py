@@ -304,8 +304,9 @@ def _unknown_names(declared: Design, runs: Sequence[Run]) -> list[str]:
     logged = {key for run in runs for key in run.metric_keys or ()}
     held = {key for run in runs for key in run.config}
     notes = []
-    unknown = any(run.metric_keys is None for run in runs)
-    if declared.metric and not unknown and not find_keys(declared.metric.key, frozenset(logged)):
+    # An empty name stands for no metric at all.
+    known = all(run.metric_keys is not None for run in runs) and declared.metric and declared.metric.key
+    if known and declared.metric and not find_keys(declared.metric.key, frozenset(logged)):
         said = f"no run logs the metric {declared.metric.key}{_near(declared.metric.key, logged, 3)}"
         if any(run.metric_keys and run.state is not RunState.RUNNING for run in runs):
             raise DesignError(said, path=declared.source or None, key="metric")

@@ -158,6 +158,17 @@ def test_a_users_file_may_build_on_the_built_in_one_that_it_replaces(tmp_path: P
     assert own.staleness == (*known.staleness, "my.lag") and own.quantities == known.quantities
 
 
+def test_the_documentations_example_is_a_vocabulary(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "frameworks.md").read_text(encoding="utf-8")
+    path = tmp_path / "my_verl.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0])
+    config = {"actor_rollout_ref": {"actor": {"a": 1}, "rollout": {"b": 1}}, "my_sampler": {"lag": 4}}
+    own = reading((path,), config, {"my_sampler/age": [3.0], "actor/ppo_kl": [0.1]})
+    assert own.run.framework == "my_verl" and own.role("staleness") == 4
+    age = own.series("data_age")
+    assert age is not None and age.values.tolist() == [3.0] and own.series("learner_kl") is None
+
+
 @pytest.mark.parametrize(
     ("entries", "words"),
     [

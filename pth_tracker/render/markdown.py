@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import CHECK_TITLES, Audit, AuditedRun, Coverage, DesignInForce, Finding, Level, Verdict
+from pth_tracker.render import news
 from pth_tracker.render.evidence import redacted
 from pth_tracker.render.summary import (
     explained,
@@ -65,6 +66,7 @@ def to_markdown(audit: Audit, status: ExitCode | None = None) -> str:
         _Block(_headline(audit), "headline"),
         *(_Block(_line(audit, finding), "finding") for finding in loud),
         *(_Block(text, "unreadable run") for text in _errors(audit)),
+        *_folded(news.heading(audit.since_last) if audit.since_last else "", _news(audit), "list of what is new"),
         *(_Block(_evidence(audit, finding), "finding's evidence") for finding in loud),
         *_folded("For information", (_line(audit, one) for one in findings if one not in loud), "table of information"),
         *_folded(f"Not judged: {counted(open_rules, 'rule')}", _not_judged(audit), "list of what was not judged"),
@@ -149,7 +151,7 @@ def _headline(audit: Audit) -> str:
         "failed": counts["fail"],
         "warnings": counts["warn"],
         "information": counts["info"],
-        "not judged": counts["not_judged"],
+        "rules not judged": len({entry.rule for entry in audit.not_judged}),
         "runs": counts["runs"],
         "unreadable": counts["errors"],
     }
@@ -185,6 +187,11 @@ def _errors(audit: Audit) -> Iterator[str]:
         yield f"- {_MARKS['WARN']} could not be read: {escape(error.name or error.ref.run_id)}: {escape(error.message)}"
 
 
+def _news(audit: Audit) -> Iterator[str]:
+    for line in news.lines(audit):
+        yield f"- {escape(line)}"
+
+
 def _evidence(audit: Audit, finding: Finding) -> str:
     name = " ".join(text for text in (finding.tag, finding.rule) if text) or finding.title
     others = [key for key in finding.runs if key not in finding.blames]
@@ -204,10 +211,10 @@ def _evidence(audit: Audit, finding: Finding) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Plain data as short text: a mapping as its entries."""
+    """Plain data as short text: a mapping as its entries, numbers to four figures."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {show_value(entry, 60)}" for key, entry in value.items())
-    return show_value(value, 160)
+        return ", ".join(f"{key} {_shown(entry)}" for key, entry in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else show_value(value, 80)
 
 
 def _not_judged(audit: Audit) -> Iterator[str]:

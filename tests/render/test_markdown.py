@@ -138,6 +138,8 @@ def test_the_page_opens_with_the_verdict_and_has_a_line_for_each_finding_that_co
         "reason: known, section 4",
         "stopped after 3 updates",
         "grpo-s43: the server refuses (HTTP 403)",
+        "Since the last audit, 2026-02-28 04:30 UTC: 1 new, 1 still open, 1 resolved",
+        "resolved: Stuck Batch on replay-s42: 33 updates",
         "exit status 1: a check failed",
     ):
         assert words in whole, words

@@ -192,19 +192,26 @@ def examine(tracker: Tracker, units: Sequence[Unit], plan: Plan) -> Iterator[Exa
 
 def _examine_parts(run: Run, parts: Mapping[RunRef, History | RunError], plan: Plan) -> Examination | RunError:
     histories: list[History] = []
+    axes = load_vocabulary(plan.vocabularies).frameworks[run.framework].axis
     for segment in run.segments:
         beside: list[History] = []
         for source in segment:
             part = parts[source.ref]
             if isinstance(part, RunError):
                 return RunError(part.ref, run.label, part.message)
-            beside.append(part)
+            beside.append(_on_axis(part, axes))
         histories.append(_joined(beside))
     restart = _restart(histories)
     if restart is not None:
         return Examination(run.key, restart_at=restart)
     examined = examine_history(run, History.merge(histories), plan)
     return replace(examined, seams=_seams(run, histories, plan)) if len(histories) > 1 else examined
+
+
+def _on_axis(history: History, axes: Sequence[str]) -> History:
+    """The history against the trainer's own count, where one of ``axes`` holds it."""
+    axis = next((key for key in axes if key in history.values), "")
+    return history.on_axis(axis) if axis else history
 
 
 def _joined(beside: Sequence[History]) -> History:
@@ -300,7 +307,7 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
             **{name: reduce_series(series.values) for name, series in held.items() if name in plan.figures},
             **{name: reduce_series(values) for name in plan.metrics if (values := _raw(history, name)) is not None},
         },
-        last_update=_last_update(run, history),
+        last_update=_last_update(run, history, reading.framework.axis),
         conflicts=history.conflicts,
         batches=_batch_ids(held["batch_id"]) if "batch_id" in held else None,
         told_step=told_step[:WITNESS_POINTS].copy(),
@@ -357,9 +364,10 @@ def _told_batches(view: RunView) -> tuple[Ints, Ints]:
     return (empty, empty) if prompts is None else (prompts.step, prompts.labels)
 
 
-def _last_update(run: Run, history: History) -> int | None:
-    """The last step at which anything was logged, read or not."""
-    listed = [part.last_step for part in run.parts if part.last_step is not None]
+def _last_update(run: Run, history: History, axes: Sequence[str]) -> int | None:
+    """The last step at which anything was logged, read or not; in the trainer's own count where that is known."""
+    own_count = any(key in history.values for key in axes)
+    listed = [part.last_step for part in run.parts if part.last_step is not None and not own_count]
     return max([*listed, *history.step[-1:].tolist()], default=None)
 
 
@@ -429,6 +437,7 @@ def units_of(runs: Iterable[Run], plan: Plan) -> list[Unit]:
             units.append(Unit(run, None))
             continue
         names = [key for quantity in plan.quantities for key in reading.raw_keys(quantity)]
+        names += (key for key in reading.framework.axis if key in run.metric_keys)
         for metric in (plan.metric, *(name for name, _ in plan.benchmarks), *plan.metrics):
             names += find_keys(metric, run.metric_keys) if metric else ()
         units.append(Unit(run, tuple(dict.fromkeys(names))))

@@ -185,6 +185,25 @@ class History:
             logged[np.searchsorted(self.step, bad)] = True
         return self.step[logged], column[logged]
 
+    def on_axis(self, key: str) -> History:
+        """The history against the values of the metric ``key`` instead of the tracker's own steps.
+
+        For trackers that count rows where the trainer counts something else. A row without a value of it belongs to
+        the last one before it (the first ones to the first). As it is where ``key`` holds no whole numbers.
+        """
+        axis = self.values.get(key)
+        known = np.empty(0, dtype=bool) if axis is None else np.isfinite(axis)
+        if axis is None or not known.any() or not np.all(axis[known] == np.floor(axis[known])):
+            return self
+        rows = np.maximum.accumulate(np.where(known, np.arange(len(axis)), -1))
+        counts = axis[np.where(rows < 0, np.argmax(known), rows)].astype(np.int64)
+        points = {}
+        for name in self.values:
+            steps, values = self.series(name)
+            points[name] = (counts[np.searchsorted(self.step, steps)], values)
+        moved = History.from_points(points, self.decimals)
+        return History(moved.step, moved.values, moved.nonfinite_at, moved.conflicts + self.conflicts, moved.decimals)
+
     @staticmethod
     def merge(parts: Sequence[History]) -> History:
         """One history from the parts of a stitched run: the outer merge by step, the later part wins."""

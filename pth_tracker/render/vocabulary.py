@@ -183,6 +183,8 @@ def _facts(own: Framework) -> Iterator[str]:
         told += [seed.uncontrolled_when_null] if seed.uncontrolled_when_null else []
         told += [f"{one.why}: {one.order or 'nothing controls it then'}" for one in seed.inert]
         yield f"- Data order: {'; '.join(told)}."
+    if own.axis:
+        yield f"- Step: the value of {_codes(own.axis)} where it is logged, else the tracker's own step."
     yield f"- Witness of the batch: {_codes(own.witness) if own.witness else 'none is logged'}."
     for title, keys in (
         ("Task", own.task),

@@ -184,6 +184,9 @@ class Framework(Head):
     """The processes that log one training as several runs; where they say different things, the last one is right."""
     evaluates_only: str = ""
     """An expression over roles and ``cfg(key, default)`` that is true of a run that evaluates and trains nothing."""
+    axis: tuple[str, ...] = ()
+    """Metrics that count what the trainer counts where a tracker counts rows; the first one that is logged is the step
+    of everything beside it."""
     quantities: Mapping[str, tuple[Candidate, ...]] = {}
     roles: Mapping[str, Role] = {}
     aliases: Mapping[str, tuple[str, ...]] = {}

@@ -80,8 +80,9 @@ def arm_of(name: str) -> str:
     return next(arm for arm in ("one", "many", "two") if arm in name.replace("__", "-").split("-"))
 
 
-def check(report: Audit, framework: str) -> None:
-    """What holds of every script: four runs of two arms and two seeds, of which one arm's ratio is 1."""
+def check(report: Audit, framework: str, last: int) -> None:
+    """What holds of every script, in both trackers: two arms over two seeds, the ratio of one arm 1, equal steps."""
+    assert {run.last_update for run in report.runs.values()} == {last}
     assert {run.framework for run in report.runs.values()} == {framework}
     assert len(report.runs) == 4 and all(run.counted for run in report.runs.values())
     assert sorted(run.seed for run in report.runs.values()) == ["1", "1", "2", "2"]
@@ -118,7 +119,7 @@ def clips(trained: Trained, tracker: str) -> dict[str, float]:
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_stable_baselines3(trained: Callable[..., Trained], tracker: str) -> None:
     own = trained("sb3", "stable_baselines3", "gymnasium", "tensorboard")
-    check(own.audit(tracker), "stable_baselines3")
+    check(own.audit(tracker), "stable_baselines3", last=24 * 64)
     largest = clips(own, tracker)
     assert all((value == 0) == (arm_of(name) == "one") for name, value in largest.items()), largest
 
@@ -126,7 +127,7 @@ def test_stable_baselines3(trained: Callable[..., Trained], tracker: str) -> Non
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_ppo_under_cleanrls_names(trained: Callable[..., Trained], tracker: str) -> None:
     own = trained("cleanrl", "gymnasium", "tensorboard", "torch")
-    check(own.audit(tracker), "cleanrl")
+    check(own.audit(tracker), "cleanrl", last=24 * 64)
     largest = clips(own, tracker)
     assert all((value == 0) == (arm_of(name) == "one") for name, value in largest.items()), largest
 
@@ -134,6 +135,6 @@ def test_a_ppo_under_cleanrls_names(trained: Callable[..., Trained], tracker: st
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_trls_grpo(trained: Callable[..., Trained], tracker: str) -> None:
     own = trained("trl", "trl", "transformers", "datasets", "tokenizers")
-    check(own.audit(tracker), "trl_grpo")
+    check(own.audit(tracker), "trl_grpo", last=14)
     largest = clips(own, tracker)
     assert all((value == 0) == (arm_of(name) == "one") for name, value in largest.items()), largest

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 PROGRESSED: Final = 0.9
 """The share of its arm's median last update that a run has to reach to count."""
+STABLE_RANGE: Final = 5
+"""The check whose rules ask for collapses."""
 BATCH: Final = 200
 """Runs examined at a time."""
 SHOWN: Final = 8
@@ -134,6 +136,7 @@ def _plan(rules: Sequence[Rule], comparison: Comparison, options: Options) -> Pl
         batch_uses=comparison.design.batches.uses,
         benchmarks=tuple(comparison.design.benchmarks.items()),
         metrics=tuple(sorted(claimed.difference(known))),
+        collapses=any(rule.check == STABLE_RANGE for rule in rules),
         figures=tuple(sorted(claimed.intersection(known).union(*(rule.figures for rule in rules)))),
         vocabularies=options.vocabularies,
     )

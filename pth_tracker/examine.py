@@ -302,7 +302,7 @@ def examine_history(run: Run, history: History, plan: Plan) -> Examination:
         score_values=_thin(score_values, SCORE_POINTS),
         score_decimals=view.score_decimals,
         evaluations=len(score_step),
-        collapsed=has_collapsed(view),
+        collapsed=has_collapsed(view) if plan.collapses else None,
         reduced={
             **{name: reduce_series(series.values) for name, series in held.items() if name in plan.figures},
             **{name: reduce_series(values) for name in plan.metrics if (values := _raw(history, name)) is not None},

@@ -153,5 +153,7 @@ class Plan:
     """Raw metrics beside the quantities of which claims want figures."""
     figures: tuple[str, ...] = ()
     """Quantities of which claims or rules want figures."""
+    collapses: bool = True
+    """Whether any rule asks which curves collapsed."""
     vocabularies: tuple[Path, ...] = ()
     """The user's own vocabulary files."""

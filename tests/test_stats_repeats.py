@@ -125,3 +125,13 @@ def test_constant_series_noise_and_a_replay_after_a_resume_have_no_period() -> N
     assert period(np.random.default_rng(4).integers(0, 1000, 300)) is None
     assert period(np.concatenate([np.arange(100), np.arange(100)])) is None
     assert period([]) is None
+
+
+def test_joint_labels_rank_rows_whatever_their_numbers() -> None:
+    draw = np.random.default_rng(0)
+    for spread in (2, 50, 2**40, 2**62):
+        table = draw.integers(-spread, spread, size=(200, 4))
+        table[100:150] = table[:50]
+        expected = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+        np.testing.assert_array_equal(joint_labels(list(table.T)), expected)
+    assert joint_labels([[]]).tolist() == []

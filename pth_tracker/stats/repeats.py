@@ -25,6 +25,8 @@ STILL: Final = 8
 """Distinct updates in a row with one value of a quantity, which then has no spread there."""
 NO_SPREAD: Final = 0.9
 """Tie share of one quantity within a stretch from which it has no spread there."""
+LARGEST: Final = 1 << 62
+"""What products of labels may reach, so that an int64 holds them."""
 LONGEST_PERIODIC: Final = 4096
 """Updates in which a period is looked for."""
 PERIODIC_SHARE: Final = 0.8
@@ -78,16 +80,22 @@ def equal_levels(values: npt.ArrayLike, decimals: int | None = None) -> Ints:
 
 def joint_labels(columns: Sequence[npt.ArrayLike]) -> Ints:
     """``(n,)`` labels of the tuples that several label columns ``(n,)`` make."""
-    labels: Ints | None = None
-    for column in columns:
-        own: Ints = np.unique(np.asarray(column, dtype=np.int64), return_inverse=True)[1].reshape(-1)
-        if labels is not None and len(own):
-            # Both are below n, so that their product fits; ranked as the rows would be, far faster.
-            own = np.unique(labels * (own.max() + 1) + own, return_inverse=True)[1].reshape(-1)
-        labels = own.astype(np.int64)
-    if labels is None:
+    if not len(columns):
         raise ValueError("give at least one label column")
-    return labels
+    joint, span = np.zeros(len(np.asarray(columns[0])), dtype=np.int64), 1
+    for column in columns:
+        own = np.asarray(column, dtype=np.int64)
+        least, most = (int(own.min()), int(own.max())) if len(own) else (0, 0)
+        if most - least >= LARGEST // max(len(own), 1):
+            own = np.unique(own, return_inverse=True)[1].reshape(-1)
+            least, most = 0, int(own.max())
+        if span * (most - least + 1) > LARGEST:
+            joint = np.unique(joint, return_inverse=True)[1].reshape(-1).astype(np.int64)
+            span = len(joint)
+        # One number a row, in the order of the rows: ranking them is far faster than ranking the rows.
+        joint, span = joint * (most - least + 1) + (own - least), span * (most - least + 1)
+    inverse: Ints = np.unique(joint, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return inverse
 
 
 def latest_equal(labels: npt.ArrayLike) -> Ints:

@@ -184,6 +184,8 @@ def slime_correction(lens: Lens) -> Maybe:
     if lens.cfg("use_tis") is True:
         own = lens.cfg("custom_tis_function_path")
         active.append(f"tis by {own}" if own else f"tis up to {lens.cfg('tis_clip', 2.0)}")
+    if lens.cfg("use_rs") is True and True in (lens.cfg("use_tis"), lens.cfg("get_mismatch_metrics")):
+        active.append("rejection by the custom function")
     if lens.cfg("use_opsm") is True:
         active.append("off-policy sequence mask")
     return ", ".join(active) or "none"

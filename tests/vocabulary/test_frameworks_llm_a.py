@@ -176,6 +176,8 @@ def test_metrics_alone_tell_no_setting(name: str) -> None:
         ("slime", {"use_rollout_logprobs": True}, {"pi_old": "sampler", "ratio_is_one": False}),
         ("slime", {"keep_old_actor": True}, {"pi_old": "sampler", "ratio_is_one": False}),
         ("slime", {"use_tis": True}, {"correction": "tis up to 2.0"}),
+        ("slime", {"use_rs": True}, {"correction": "none"}),
+        ("slime", {"use_rs": True, "get_mismatch_metrics": True}, {"correction": "rejection by the custom function"}),
         ("slime", {"update_weights_interval": 3}, {"staleness": 3}),
         ("slime", {"advantage_estimator": "cispo"}, {"clip_not_testable": "cispo"}),
         ("slime", {"calculate_per_token_loss": True}, {"normaliser": "token-mean"}),

@@ -56,6 +56,10 @@ def test_recognised_by_configuration_and_by_metrics_and_by_no_other(name: str) -
     assert without in (GENERIC, "trl_grpo")  # under what wraps it, it is TRL
 
 
+def test_unsloths_rloo_is_rloo() -> None:
+    assert reading(CASES["trl_rloo"].settings(unsloth_num_chunks=-1)).run.framework == "trl_rloo"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_quantities_and_no_others(name: str) -> None:
     case = CASES[name]

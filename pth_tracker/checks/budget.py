@@ -69,6 +69,15 @@ def _cut(pair: Pair, last: int) -> Pair:
 
 def at_common_update(pair: Pair) -> PairedResult | None:
     """What the comparison would say of the scores at the last update that all its runs reached."""
+    memo = pair.comparison.memo.setdefault("at_common_update", {})
+    key = (pair.a, pair.b, pair.stress)
+    if key not in memo:
+        memo[key] = _at_common_update(pair)
+    found: PairedResult | None = memo[key]
+    return found
+
+
+def _at_common_update(pair: Pair) -> PairedResult | None:
     lasts = last_updates(pair)
     if lasts is None:
         return None

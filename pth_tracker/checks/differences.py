@@ -87,6 +87,15 @@ def constant_values(members: Sequence[Member], keys: Sequence[str]) -> dict[str,
 
 def arm_differences(pair: Pair) -> tuple[list[str], list[str]]:
     """The fields that set the pair's arms apart: those of the experiment, and the seed fields, each sorted."""
+    memo = pair.comparison.memo.setdefault("arm_differences", {})
+    key = (pair.a, pair.b, pair.stress)
+    if key not in memo:
+        memo[key] = _arm_differences(pair)
+    found: tuple[list[str], list[str]] = memo[key]
+    return found
+
+
+def _arm_differences(pair: Pair) -> tuple[list[str], list[str]]:
     comparison = pair.comparison
     sides = [[m for cells in pair.cells for m in cells[place].members if m.run.config] for place in (0, 1)]
     if not all(sides):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 
+from pth_tracker import compare as compare_module
 from pth_tracker.checks import all_rules, find_rule, stamp
 from pth_tracker.errors import UsageError
-from pth_tracker.model import FACTS, Coverage, Finding, Level, Outcome, Rule, Scope
+from pth_tracker.model import FACTS, Branch, Coverage, Finding, Level, Outcome, Rule, Scope
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import (
     ARMS,
+    CORRECTION,
     FakeRun,
+    Values,
     audit_of,
     change,
     comparison,
@@ -28,6 +35,7 @@ from synthetic import (
     without_metrics,
 )
 
+WEIGHTS = f"{CORRECTION}.rollout_is"
 RULES = [pytest.param(rule, id=rule.slug) for rule in all_rules()]
 
 
@@ -141,3 +149,91 @@ def test_frameworks_are_told_apart_in_what_is_missing() -> None:
     report = audit_of([*without_metrics(comparison({"ppo": {}}, (1, 2)), "rollout_corr/*"), *change(other, "*")])
     subjects = {entry.subject for entry in report.not_judged if entry.rule == "idle-clip"}
     assert subjects == {"verl runs", "generic runs"}
+
+
+# every branch of every rule
+
+CLAIMED = {
+    "arms": {"ppo": {"name": "ppo-*"}, "tis": {"name": "tis-*"}},
+    "baseline": "ppo",
+    "vary": [WEIGHTS],
+    "age": {"expected": "1"},
+    "stress": {"key": "trainer.sync_interval"},
+    "claims": [{"text": "TIS is stable", "expect": {"stable": "tis"}}],
+}
+
+
+@cache
+def well_logged() -> tuple[FakeRun, ...]:
+    """Two arms over two seeds at two refresh intervals that log what the rules need, launch arguments included."""
+    runs: list[FakeRun] = []
+    for lag in (1, 16):
+        for arm in ("ppo", "tis"):
+            for seed in (41, 42):
+                metrics: dict[str, Values] = {
+                    "harness/batch_id": np.random.default_rng(seed).integers(0, 2**50, 40).astype(np.float64),
+                    "harness/data_age": 1.0,
+                    "harness/outside_sampler_range": 0.01,
+                    "harness/loss_check": {0: 1.0},
+                    "harness/loss_check_kind": {0: 0.0},
+                    "training/rollout_probs_diff_mean": 1e-3,
+                }
+                settings = {**ARMS[arm], "trainer.sync_interval": lag}
+                name = f"{arm}-{lag}-seed{seed}"
+                more: dict[str, Any] = {"arguments": (f"data.seed={seed}",), "commit": "a" * 40}
+                runs.append(make_run(name, settings, seed, updates=40, metrics=metrics, number=len(runs), **more))
+    return tuple(runs)
+
+
+Group = tuple[str, ...]
+
+
+def ways_to_lack(rule: Rule) -> list[tuple[Group, ...]]:
+    """Every way of lacking one group of each branch; each group of a rule with many is lacked at least once."""
+    every = list(product(*(one.groups for one in rule.needs)))
+    if len(every) <= MOST_WAYS:
+        return every
+    most = max(len(one.groups) for one in rule.needs)
+    return [tuple(one.groups[place % len(one.groups)] for one in rule.needs) for place in range(most)]
+
+
+MOST_WAYS = 6
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_lacks_one_thing_of_each_branch_is_not_judged_and_names_it(
+    rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking: set[str] = set()
+    real_branch, real_missing = Branch.missing, compare_module._missing
+
+    def missing_of_branch(own: Branch, available: Iterable[str]) -> tuple[Group, ...]:
+        return real_branch(own, set(available) - lacking)
+
+    def missing_of_subject(groups: tuple[Group, ...], *more: Any) -> tuple[Group, ...]:
+        found = real_missing(groups, *more)
+        return tuple(group for group in groups if group in found or lacking.issuperset(group))
+
+    monkeypatch.setattr(Branch, "missing", missing_of_branch)
+    monkeypatch.setattr(compare_module, "_missing", missing_of_subject)
+    groups = {group for one in rule.needs for group in one.groups}
+    named: set[Group] = set()
+    for way in ways_to_lack(rule):
+        lacking.clear()
+        lacking.update(name for group in way for name in group)
+        report = audit_of(list(well_logged()), CLAIMED, select=(rule.slug,))
+        assert outcomes(report, rule.slug) == {"not judged"}, way
+        assert report.findings == [] and {str(run.verdict) for run in report.runs.values()} == {"not-judged"}
+        for entry in [entry for entry in report.not_judged if entry.rule == rule.slug]:
+            missing = {tuple(name.split("|")) for name in entry.missing}
+            assert missing and missing <= groups and missing & set(way), (way, entry)
+            named |= missing
+    # Nothing that a branch asks for goes unnamed: where it alone is lacking, it is what is said to be missing.
+    alone = {one.groups for one in rule.needs if len(rule.needs) == 1}
+    assert all(set(own) <= named for own in alone)
+
+
+def test_what_the_rules_need_is_all_there() -> None:
+    report = audit_of(list(well_logged()), CLAIMED)
+    judged = {entry.rule for entry in report.coverage if entry.outcome is not Outcome.NOT_JUDGED}
+    assert judged == {rule.slug for rule in all_rules()}

@@ -307,6 +307,13 @@ def test_a_loss_that_writes_into_its_inputs_is_checked_and_told() -> None:
     assert not check_loss(grpo, equations.grpo, batch).by_level("warn")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_loss_that_writes_in_place_is_checked_at_lower_precision(dtype: torch.dtype) -> None:
+    batch = random_batch(seed=3, dtype=dtype)
+    assert check_loss(in_place, equations.grpo, batch).ok
+    assert check_loss(lambda **x: in_place(**x).mul_(1.5), equations.grpo, batch).worst.kind is Kind.GLOBAL_FACTOR
+
+
 def test_inputs_with_gradients_of_their_own_are_left_alone() -> None:
     batch = random_batch()
     batch["logp"].requires_grad_()

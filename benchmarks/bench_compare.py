@@ -1,0 +1,55 @@
+"""How long comparing runs takes once all are examined, at 100, 300 and 1,000 runs, with the growth exponent.
+
+Five seeds an arm; all runs of a seed share its data order, which is the most that the index of data orders can have to
+join. The whole audit is timed beside it; its histories come from memory. An exponent of 1 is linear, 2 is all pairs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from many_runs import exponent, many_runs, watched
+from pth_tracker.design.comparison import Comparison
+
+SIZES = (100, 300, 1000)
+ROUNDS = 3
+
+
+def timed(count: int) -> tuple[float, float]:
+    """Seconds of the comparison alone and of the whole audit of ``count`` runs: the best of three rounds each."""
+    runs = many_runs(count)
+    compared: list[float] = []
+    whole: list[float] = []
+
+    def watch(compare: Callable[[], Any], comparison: Comparison) -> Any:
+        start = time.perf_counter()
+        judged = compare()
+        compared.append(time.perf_counter() - start)
+        return judged
+
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        watched(runs, watch)
+        whole.append(time.perf_counter() - start)
+    return min(compared), min(whole)
+
+
+def main() -> None:
+    timed(10)  # modules are imported and the vocabulary is read
+    print(f"{'runs':>6} {'compare':>10} {'audit':>10}")
+    seconds = []
+    for count in SIZES:
+        seconds.append(timed(count))
+        print(f"{count:>6} {seconds[-1][0]:>8.2f} s {seconds[-1][1]:>8.2f} s")
+    for place, name in enumerate(("compare", "audit")):
+        grown = exponent(SIZES, tuple(one[place] for one in seconds))
+        print(f"{name}: from {SIZES[0]} to {SIZES[-1]} runs the time grows as runs to the power of {grown:.2f}")
+
+
+if __name__ == "__main__":
+    main()

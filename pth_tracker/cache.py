@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -24,7 +23,7 @@ from urllib.parse import quote
 from pth_tracker import codec
 from pth_tracker.examine import EXAMINE_VERSION, BatchIds, Digest, Examination, Reduced, RuleOutcome, Unit
 from pth_tracker.model import Basis, Finding, Level, Plan
-from pth_tracker.past import PastAudit, PastFinding
+from pth_tracker.past import PastAudit
 from pth_tracker.runs import SourceRun
 from pth_tracker.stats.chance import Witness
 from pth_tracker.stats.seams import Seam
@@ -102,6 +101,12 @@ def examination_key(address: Address, unit: Unit, plan: Plan) -> str:
     return _hash(told)
 
 
+def forget_files() -> None:
+    """Has vocabulary files read anew: a process that stays sees what was edited in the meantime."""
+    load_vocabulary.cache_clear()
+    _common.cache_clear()
+
+
 @lru_cache(8)
 def _common(address: Address, plan: Plan) -> str:
     return _hash(
@@ -160,12 +165,19 @@ class Cache:
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._connection = _connect_to_write(self.path)
-        except sqlite3.OperationalError as error:
-            self._give_up(error)
-        except sqlite3.DatabaseError as error:
-            self._move_aside(error)
+        except sqlite3.Error as error:
+            self._failed(error)
         except OSError as error:
             self._give_up(error)
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        """Moves aside a file that is no database of ours, and gives up on one that cannot be reached now."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        passing = isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
+        if passing:
+            self._give_up(error)
+        else:
+            self._move_aside(error)
 
     def _give_up(self, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -200,10 +212,8 @@ class Cache:
         """The connection; whatever fails within ends in a note and never in an error."""
         try:
             yield self._connection
-        except sqlite3.OperationalError as error:
-            self._give_up(error)
-        except sqlite3.DatabaseError as error:
-            self._move_aside(error)
+        except sqlite3.Error as error:
+            self._failed(error)
 
     # examinations
 
@@ -236,9 +246,16 @@ class Cache:
         """Keeps one examination, written soon and at the latest on closing."""
         key = examination_key(address, unit, plan) if self.usable and not self._read_only else ""
         if key:
-            self._waiting[key] = codec.encode(examination, KEPT_TYPES)
+            try:
+                self._waiting[key] = codec.encode(examination, KEPT_TYPES)
+            except TypeError as error:  # evidence of some rule: the run is read again every night
+                self._note_once(f"an examination of {unit.run.label} cannot be kept: {error}")
             if len(self._waiting) >= _FLUSH:
                 self.flush()
+
+    def _note_once(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def flush(self) -> None:
         """Writes what waits."""
@@ -274,11 +291,11 @@ class Cache:
                 rows = connection.execute(f"SELECT body FROM audits {condition}", values).fetchall()
         for (body,) in rows:
             with suppress(ValueError, TypeError, KeyError, AttributeError):
-                yield _past_audit(body)
+                yield PastAudit.from_text(body)
 
     def add_audit(self, audit: PastAudit) -> None:
         """Keeps one audit, and of its configuration the latest thousand."""
-        row = (audit.configuration, audit.project, audit.tracker, audit.audited_at.isoformat(), _body(audit))
+        row = (audit.configuration, audit.project, audit.tracker, audit.audited_at.isoformat(), audit.to_text())
         with self._guarded() as connection:
             if connection is not None and not self._read_only:
                 with connection:
@@ -375,23 +392,6 @@ def _evict(connection: sqlite3.Connection, now: float) -> None:
         if total <= MAX_BYTES * 0.9:
             break
     connection.executemany("DELETE FROM examinations WHERE key = ?", gone)
-
-
-def _body(audit: PastAudit) -> str:
-    return json.dumps(to_json_value(asdict(audit)), allow_nan=False)
-
-
-def _past_audit(body: str) -> PastAudit:
-    data = json.loads(body)
-    data["findings"] = tuple(_past_finding(one) for one in data["findings"])
-    for name in ("audited_at", "published_at"):
-        data[name] = datetime.fromisoformat(data[name]) if data[name] else None
-    return PastAudit(**data)
-
-
-def _past_finding(data: Mapping[str, object]) -> PastFinding:
-    lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
-    return PastFinding(**{**data, **lists, "level": Level(str(data["level"]))})  # type: ignore[arg-type]
 
 
 def _chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:

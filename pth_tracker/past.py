@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
 from pth_tracker.findings import Finding, Level
+from pth_tracker.values import to_json_value
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,29 @@ class PastAudit:
     published_at: datetime | None = None
     publication: str = ""
     """A hash of what was published."""
+
+    def to_text(self) -> str:
+        """This audit as JSON."""
+        return json.dumps(to_json_value(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def from_text(cls, text: str) -> PastAudit:
+        """The audit that `to_text` wrote.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is no such text.
+        """
+        data = json.loads(text)
+        findings = tuple(_finding(one) for one in data["findings"])
+        moments = {
+            name: datetime.fromisoformat(data[name]) if data[name] else None for name in ("audited_at", "published_at")
+        }
+        return cls(**{**data, **moments, "findings": findings})
+
+
+def _finding(data: Mapping[str, Any]) -> PastFinding:
+    lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+    return PastFinding(**{**data, **lists, "level": Level(data["level"])})
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,40 @@ def test_a_damaged_file_is_moved_aside_and_begun_anew(tmp_path: Path, damage: by
     assert clear_cache(tmp_path) > 0 and not list(tmp_path.iterdir())
 
 
+def test_a_database_of_another_make_is_moved_aside(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        connection.execute("CREATE TABLE examinations (other TEXT, used REAL)")
+    connection.close()
+    tracker = MemoryTracker(spoilt())
+    with Cache(tmp_path) as cache:
+        expected = audited(tracker, cache)
+        assert any("begun anew" in note for note in cache.notes)
+    with Cache(tmp_path) as cache:
+        assert audited(tracker, cache) == expected and cache.notes == []
+    assert tracker.requests["histories"] <= 2
+
+
+def test_an_examination_that_cannot_be_kept_is_read_again(tmp_path: Path) -> None:
+    run = make_run("a-seed41")
+    odd = replace(examined(run), notes=(object(),))  # type: ignore[arg-type]
+    with Cache(tmp_path) as cache:
+        cache.keep(ADDRESS, unit_of(run), PLAN, odd)
+        assert cache.notes == ["an examination of a-seed41 cannot be kept: object is not kept"]
+    with Cache(tmp_path) as cache:
+        assert cache.found(ADDRESS, [unit_of(run)], PLAN) == {}
+
+
+def test_a_process_that_stays_sees_edited_vocabularies(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    plan = replace(PLAN, vocabularies=(mine,))
+    keys = []
+    for about in ("One.", "Another."):
+        mine.write_text(f"framework: mine\nabout: {about}\n")
+        kept.forget_files()
+        keys.append(examination_key(ADDRESS, unit_of(make_run("a-seed41")), plan))
+    assert keys[0] != keys[1]
+
+
 def test_pages_damaged_in_the_middle_never_stop_an_audit(tmp_path: Path) -> None:
     tracker = MemoryTracker(spoilt())
     with Cache(tmp_path) as cache:

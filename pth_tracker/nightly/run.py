@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from pth_tracker import engine
 from pth_tracker.atomic import check_writable, write_atomically
-from pth_tracker.cache import Cache
+from pth_tracker.cache import Cache, forget_files
 from pth_tracker.design.load import load_design
 from pth_tracker.design.schema import Design
-from pth_tracker.errors import EXIT_PRIORITY, ExitCode, PthTrackerError, TrackerError
+from pth_tracker.errors import EXIT_PRIORITY, ExitCode, PthTrackerError, TrackerError, UsageError
 from pth_tracker.forked import examine_forked
 from pth_tracker.model import Audit, WriteBack
 from pth_tracker.moments import parse_since
@@ -86,7 +86,10 @@ def only_one(configuration: Path, folder: Path) -> Iterator[bool]:
         if not os.access(place, os.W_OK):
             raise OSError
     except OSError:
-        place = Path(tempfile.gettempdir())
+        place = Path(tempfile.gettempdir(), f"pth-tracker-{os.getuid()}")
+        place.mkdir(exist_ok=True, mode=0o700)
+        if place.is_symlink() or place.stat().st_uid != os.getuid():
+            raise UsageError(f"{str(place)!r} belongs to somebody else: name another folder with --cache") from None
     lock = FileLock(place / name, timeout=0)
     try:
         lock.acquire()
@@ -101,6 +104,7 @@ def only_one(configuration: Path, folder: Path) -> Iterator[bool]:
 
 def run_night(planned: Sequence[PlannedAudit], settings: Settings, log: Log, health: Health) -> Iterator[Done]:
     """Does the audits in their order and yields what became of each; none stops the others."""
+    forget_files()
     cache = Cache(settings.cache) if settings.cache is not None else None
     try:
         for note in cache.notes if cache else ():

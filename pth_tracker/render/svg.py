@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ _NUMBER: Final = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 _REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
 _FONT: Final = re.compile(r"(?:^|;)\s*font-family:[^;]*")
 _DRAWN: Final = frozenset({"d", "x", "y", "points", "transform", "width", "height"})
+_DRAWING: Final = threading.Lock()
 _SETTINGS: Final[Mapping[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "pth-tracker",
@@ -72,10 +74,10 @@ _SETTINGS: Final[Mapping[Any, Any]] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The settings under which all pictures are drawn; the caller's own are back afterwards."""
+    """The settings under which all pictures are drawn, one at a time; the caller's own are back afterwards."""
     import matplotlib
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    with _DRAWING, matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         # A name in a script that the bundled font lacks is measured by a substitute; the page shows it in its own font.

@@ -7,6 +7,7 @@ that is put in is that of the pictures, which Matplotlib draws and `pth_tracker.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pth_tracker.errors import ExitCode
 from pth_tracker.model import CHECK_TITLES, LEVELS, Audit, Level, Outcome
 from pth_tracker.render import news, page, summary
-from pth_tracker.render.pictures import PAIRS, SCORES, Picture, pictures
+from pth_tracker.render.picture import Picture
+from pth_tracker.render.pictures import pictures
 from pth_tracker.render.plots import Style
 from pth_tracker.render.text import compact_names, counted, natural_key, safe_text
 from pth_tracker.tracker import without_credentials
@@ -35,13 +37,15 @@ _SHAPES: Final = {
     "x": "M11.6 2.6l4.8 4.8M16.4 2.6l-4.8 4.8",
 }
 """A marker's path in a legend's swatch of 28 by 10."""
+_CHECK_OF: Final = {bug: check for check, bug in enumerate(page.BUGS, 1)}
 log = logging.getLogger(__name__)
 
 
 def to_html(audit: Audit, status: ExitCode | None = None) -> str:
     """The whole report as one HTML page, ending in a newline; ``status`` is the command's exit status, where known."""
     verdict = summary.summary(audit)
-    drawn = [_drawn(picture, f"picture{place}-") for place, picture in enumerate(pictures(audit), 1)]
+    groups = page.groups(audit)
+    drawn = [_drawn(picture, f"picture{place}-", groups) for place, picture in enumerate(pictures(audit), 1)]
     rows = page.run_order(audit)
     coverage = sorted(audit.coverage, key=lambda entry: (entry.check, entry.rule, natural_key(entry.subject)))
     text = _environment().get_template("report.html.j2").render(
@@ -55,9 +59,8 @@ def to_html(audit: Audit, status: ExitCode | None = None) -> str:
         since=news.heading(audit.since_last) if audit.since_last else "",
         news=news.lines(audit),
         matrix=page.matrix(audit),
-        groups=page.groups(audit),
+        groups=groups,
         pictures=drawn,
-        argument=(SCORES, PAIRS),
         claims=page.claims(audit),
         design=page.design_rows(audit),
         runs=rows[: page.MOST_ROWS],
@@ -125,8 +128,8 @@ def _dashes(style: Style) -> str:
     return " ".join(f"{1.6 * length:g}" for length in style.dashes) or "none"
 
 
-def _drawn(picture: Picture, prefix: str) -> dict[str, Any]:
-    """A picture with its markup; one that cannot be drawn says so in its place."""
+def _drawn(picture: Picture, prefix: str, groups: Sequence[page.Group]) -> dict[str, Any]:
+    """A picture with its markup and its home; one that cannot be drawn says so in its place."""
     from markupsafe import Markup
 
     try:
@@ -135,7 +138,14 @@ def _drawn(picture: Picture, prefix: str) -> dict[str, Any]:
         log.warning("the picture %s cannot be drawn: %s", safe_text(picture.title), safe_text(error))
         log.debug("how it failed", exc_info=True)
         svg = None
-    return {"picture": picture, "svg": svg}
+    return {"picture": picture, "svg": svg, "home": _home(picture, groups)}
+
+
+def _home(picture: Picture, groups: Sequence[page.Group]) -> str:
+    """The anchor of what the picture stands beside: its bug, else its check, else the other pictures."""
+    titled = {group.title: group.anchor for group in groups}
+    checked = {group.check: group.anchor for group in groups if group.title not in page.BUGS}
+    return titled.get(picture.place) or checked.get(_CHECK_OF.get(picture.place, 0)) or "pictures"
 
 
 def _place(audit: Audit) -> str:

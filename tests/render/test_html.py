@@ -76,6 +76,14 @@ def test_a_page_with_pictures_is_whole_too() -> None:
     assert len(tree.one("section", id="pictures").all("figure")) == 2
 
 
+def test_a_picture_finds_a_place_whatever_its_finding_is_called() -> None:
+    audit = replace(drawn(), findings=[replace(one, tag="") for one in drawn().findings])
+    tree = read_page(to_html(audit))
+    assert len(tree.one("section", id="group-check-1").all("figure")) == 1
+    audit.findings = [replace(one, tag="", check=5) for one in audit.findings]
+    assert len(read_page(to_html(audit)).one("section", id="pictures").all("figure")) == 3
+
+
 def test_the_verdict_and_the_counts_come_first() -> None:
     banner = full().one("header", class_="banner")
     assert "fail" in banner.attrs["class"] and banner.one("h1").text == "✗ Failed"

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from pth_tracker.model import Audit
-from pth_tracker.render.pictures import CURVES, PAIRS, PICTURES, RUNS, SCORES, Picture, pictures, short
+from pth_tracker.render.bug_pictures import RUNS
+from pth_tracker.render.picture import PAIRS, SCORES, Picture, short
+from pth_tracker.render.pictures import pictures
+from pth_tracker.render.score_pictures import CURVES, PICTURES
 from svg_series import Drawn
 from synthetic import (
     ARMS,

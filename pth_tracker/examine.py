@@ -440,5 +440,7 @@ def units_of(runs: Iterable[Run], plan: Plan) -> list[Unit]:
         names += (key for key in reading.framework.axis if key in run.metric_keys)
         for metric in (plan.metric, *(name for name, _ in plan.benchmarks), *plan.metrics):
             names += find_keys(metric, run.metric_keys) if metric else ()
+        if plan.metric and not find_keys(plan.metric, run.metric_keys):
+            names += reading.raw_keys("eval_score")[:1]  # by which it is judged alone
         units.append(Unit(run, tuple(dict.fromkeys(names))))
     return units

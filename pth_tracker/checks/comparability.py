@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from pth_tracker.design.comparison import Cell, Member, Pair, keys_of, side_members
+from pth_tracker.design.comparison import Cell, Member, Pair, differing_keys, keys_of, side_members
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
+from pth_tracker.runs import Floats
 from pth_tracker.stats.seams import LR_CHANGE, lr_difference
+from pth_tracker.values import Maybe
 
 SHOWN: Final = 6
 """Fields or commits that a detail names at most."""
@@ -107,7 +109,8 @@ def judge_schedule_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]
     the curves to a common length does not make them comparable.
 
     How it decides: the rates differ by more than 5% on more than 5% of at least 10 common updates. Values printed
-    with three decimals are never judged, and a learning rate that is meant to vary is no finding.
+    with three decimals are never judged, and a learning rate that is meant to vary is no finding; where nobody
+    declared the arms, one that differs by the factor of its own setting throughout is what sets them apart.
 
     Example: a cosine schedule over 300 against one over 700 updates: a factor of 7.4 at update 300.
 
@@ -124,7 +127,7 @@ def judge_schedule_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]
         if finite.sum() < LEAST_RATES:
             continue
         share, factor = lr_difference(a[finite], b[finite])
-        if share <= LR_CHANGE:
+        if share <= LR_CHANGE or (not pair.comparison.arms_declared and _by_setting(left, right, a[finite], b[finite])):
             continue
         last = int(np.flatnonzero(finite)[-1])
         shown = f"up to a factor of {factor:.2g}" if math.isfinite(factor) else "one of them is 0"
@@ -142,6 +145,26 @@ def judge_schedule_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]
             remedy="give both arms one number of total updates and one schedule",
         )
         return
+
+
+def _by_setting(left: Member, right: Member, a: Floats, b: Floats) -> bool:
+    """Whether the rates ``(n,)`` of two runs differ, up to 5% of the updates, by the factor of a setting of theirs."""
+    for key in differing_keys([left.run.config, right.run.config]):
+        own, other = _positive(left.run.get(key)), _positive(right.run.get(key))
+        if own is None or other is None or not _names_rate(key):
+            continue
+        warm = (a != 0) | (b != 0)  # a schedule that starts at 0 says nothing there
+        with np.errstate(all="ignore"):
+            off = ~(np.abs(a / b * (other / own) - 1) <= LR_CHANGE)
+        if np.any(warm) and float(np.mean(off[warm])) <= LR_CHANGE:
+            return True
+    return False
+
+
+def _positive(value: Maybe) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < math.inf else None
 
 
 def _names_rate(key: str) -> bool:

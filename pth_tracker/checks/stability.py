@@ -54,11 +54,15 @@ def judge_curve(
 
 @lru_cache(maxsize=1)  # a run is judged three times over: for the rule's facts, by the rule, and for its digest
 def curves(view: RunView) -> tuple[Curve, ...]:
-    """The run's judged curves: that of the evaluation, then that of the training score."""
+    """The run's judged curves: that of the evaluation, then that of the training score.
+
+    In a project of several frameworks, runs that do not log the score in force are judged by their own.
+    """
     found: list[Curve] = []
-    key, step, values = view.score
+    key, step, values = view.own_score
     if len(step):
-        judged = judge_curve(values, view.score_decimals, view.plan.higher_is_better)
+        printed = view.reading.history.decimals.get(key) if view.reading.history else None
+        judged = judge_curve(values, printed, view.plan.higher_is_better)
         found += [Curve(key, step, False, judged)] if judged.judged else []
     series = next((one for name in TRAINING_SCORES if (one := view.series(name)) is not None), None)
     if series is not None and series.key != key and len(series) >= LEAST_TRAINING:

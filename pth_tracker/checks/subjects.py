@@ -44,6 +44,14 @@ class RunView:
                     return key, step, values
         return "", np.empty(0, dtype=np.int64), np.empty(0)
 
+    @property
+    def own_score(self) -> tuple[str, Ints, Floats]:
+        """The score in force, or where the run has none of it the one that its framework prefers, as `score`."""
+        if len(self.score[1]) or self.plan.benchmarks:
+            return self.score
+        series = self.series("eval_score")
+        return self.score if series is None else (series.key, series.step, series.values)
+
     def _benchmarks(self, history: History) -> tuple[str, Ints, Floats]:
         """The mean of all benchmarks, each on its scale, at the updates that hold all of them."""
         found: list[tuple[Ints, Floats]] = []

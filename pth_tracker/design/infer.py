@@ -69,8 +69,9 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     metric, higher, at = _metric(vocabulary, declared, trained, readings, inferred, notes)
     replicate = tuple(declared.replicate)
     notes += _unknown_names(declared, runs)
+    run_seed = "" if replicate or labels else _run_seed(own)
     if not replicate:
-        replicate = _replicate(own, labels)
+        replicate = (run_seed,) if run_seed else _replicate(own, labels)
         inferred.add("replicate")
     in_force = DesignInForce(
         arms={arm: tuple(keys) for arm, keys in arms.items()},
@@ -89,15 +90,16 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
         source=declared.source,
         notes=tuple(notes),
     )
+    pairing = declared.replicate or ((run_seed,) if run_seed else ())
     arm_of = {key: arm for arm, keys in arms.items() for key in keys}
     members = [
-        _member(readings[run.key], arm_of.get(run.key, ""), task, stress, declared, labels.get(run.key)) for run in runs
+        _member(readings[run.key], arm_of.get(run.key, ""), task, stress, pairing, labels.get(run.key)) for run in runs
     ]
     return Comparison(members, declared, in_force, stress, undecided)
 
 
 def _member(
-    reading: Reading, arm: str, task: Sequence[str], stress: str, design: Design, label: SeedLabel | None
+    reading: Reading, arm: str, task: Sequence[str], stress: str, pairing: Sequence[str], label: SeedLabel | None
 ) -> Member:
     run = reading.run
     cell = CellKey(
@@ -107,8 +109,8 @@ def _member(
         arm,
     )
     pair_key: str | None
-    if design.replicate:
-        values = [run.get(key) for key in design.replicate]
+    if pairing:
+        values = [run.get(key) for key in pairing]
         pair_key = None if MISSING in values else ", ".join(identity_text(value) for value in values)
     elif reading.seed.order is not None:
         pair_key = reading.seed.order
@@ -124,6 +126,18 @@ def _config_seeds(readings: Iterable[Reading]) -> set[str]:
         for key, value in reading.run.config.items()
         if isinstance(value, int) and not isinstance(value, bool) and reading.is_seed(key)
     }
+
+
+def _run_seed(readings: Sequence[Reading]) -> str:
+    """What tells replicates apart where all runs read one fixed order: another seed of several values, or nothing."""
+    if any(reading.seed.acts or reading.seed.order is None for reading in readings):
+        return ""
+    values: dict[str, set[Hashable]] = defaultdict(set)
+    for reading in readings:
+        for key in reading.framework.other_seeds:
+            if key in reading.run.config:
+                values[key].add(value_key(reading.run.config[key]))
+    return next((key for key, held in values.items() if len(held) > 1), "")
 
 
 def _stress_key(readings: Iterable[Reading]) -> str:

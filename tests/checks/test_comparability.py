@@ -104,6 +104,24 @@ def test_a_schedule_that_ends_with_the_run_differs_at_the_same_update() -> None:
     assert found.evidence["share"] > 0.5 and found.evidence["factor"] > 7.4
 
 
+@pytest.mark.parametrize(
+    ("rates", "design", "found"),
+    [
+        ((1e-6, 2e-6), None, 0),  # what is logged is the setting by which the arms differ
+        ((1e-6, 2e-6), DECLARED, 1),  # somebody declared arms, and no learning rate that varies
+        ((1e-6, 5e-6), None, 1),  # another factor than the settings'
+        ((1e-6, [2e-6] * 30 + [1e-6] * 30), None, 1),  # another schedule as well
+    ],
+)
+def test_a_rate_that_sets_the_arms_apart_is_no_other_schedule(rates: Any, design: Any, found: int) -> None:
+    runs = [
+        make_run(f"{arm}-seed{n}", {f"{ACTOR}.optim.lr": setting}, n, metrics={LR: rate})
+        for arm, setting, rate in (("ppo", 1e-6, rates[0]), ("tis", 2e-6, rates[1]))
+        for n in (41, 42, 43)
+    ]
+    assert len(findings(audit_of(runs, design, select=(SCHEDULE,)), SCHEDULE)) == found
+
+
 def test_a_warmup_one_update_apart_is_no_other_schedule() -> None:
     early = [2e-6 * min(1.0, (step + 1) / 3) for step in range(60)]
     late = [2e-6 * min(1.0, step / 3) for step in range(60)]

@@ -244,3 +244,24 @@ def test_a_declared_arm_counts_whatever_the_job_is_called() -> None:
 def test_lag_is_declared_by_either_process() -> None:
     runs = with_metrics(project(), "*-trainer", {"mismatch_kl/mean": LAG})
     assert findings(audit_of(runs), "sampler-mismatch") == []
+
+
+def test_replicates_of_one_fixed_order_are_told_apart_by_another_seed() -> None:
+    runs = [
+        trained_run("areal", f"{arm}-{seed}", seed, {"actor.eps_clip": eps}, number=10 * place + seed, group=arm)
+        for place, (arm, eps) in enumerate((("base", 0.2), ("wide", 0.4)))
+        for seed in (1, 2, 3)
+    ]
+    report = audit_of(runs)
+    assert report.design.replicate == ("seed",) and {entry.seed for entry in report.runs.values()} == {"1", "2", "3"}
+    assert {rule for _, rule, _ in loud(report)} == {"one-data-order"}
+    assert len(findings(report, "paired-difference")) == 1
+
+
+def test_a_run_without_the_score_in_force_collapses_by_its_own() -> None:
+    falls = {step: 0.2 + 0.5 * step / 20 if step <= 20 else 0.05 for step in range(2, UPDATES + 1, 2)}
+    others = [run for run in comparison() if not run.name.startswith("tis")]
+    fallen = trained_run("roll", "roll-seed1", 1, metrics={"val_correct/all/mean": falls})
+    report = audit_of([*others, fallen])
+    assert report.design.metric == SCORE and only(report, "collapsed").blames == (fallen.key,)
+    assert only(report, "collapsed").evidence["metric"] == "val_correct/all/mean"

@@ -120,7 +120,10 @@ def _common(address: Address, plan: Plan) -> str:
 
 
 def _hash(told: object) -> str:
-    text = json.dumps(to_json_value(told), sort_keys=True, allow_nan=False)
+    try:
+        text = json.dumps(told, sort_keys=True, default=to_json_value)  # in C, but for what is no plain data
+    except TypeError:
+        text = json.dumps(to_json_value(told), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
@@ -155,8 +158,6 @@ class Cache:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    # opening, and what to do when that fails
 
     def _open(self) -> None:
         try:

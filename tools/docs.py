@@ -233,7 +233,6 @@ def api_page() -> str:
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "exit-codes": exit_table,
-    "help": lambda: console((), ("audit",)),
     "formats": formats_table,
     "design": design_reference,
     "json": json_reference,

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from pth_tracker.cli import main
-from pth_tracker.design.load import load_design
 from pth_tracker.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,14 +63,6 @@ def test_commands_named_in_the_readme_exist() -> None:
             [sys.executable, "-m", "pth_tracker", command, "--help"], capture_output=True, check=False
         )
         assert done.returncode == 0, command
-
-
-def test_the_design_in_the_readme_loads(tmp_path: Path) -> None:
-    example = re.search(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert example is not None
-    (tmp_path / "design.yaml").write_text(example[1], encoding="utf-8")
-    design = load_design(tmp_path / "design.yaml")
-    assert design.baseline == "grpo" and len(design.claims) == 2
 
 
 def test_files_linked_from_the_documentation_exist() -> None:

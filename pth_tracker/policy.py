@@ -16,6 +16,8 @@ from pth_tracker.runs import Run
 
 EVIDENCE_RUNS = 12
 """Runs of one merged finding whose own evidence is kept."""
+OF_REPLICATES = frozenset({"repeated-attempts", "no-common-seed", "too-few-seeds", "unpaired-runs", "pooled-ordering"})
+"""Rules whose findings say how many replicates an arm has, and which."""
 
 
 def selected_rules(design: Design | None, select: Sequence[str], ignore: Sequence[str]) -> tuple[Rule, ...]:
@@ -139,14 +141,16 @@ def _covers(explaining: Finding, finding: Finding, comparison: Comparison) -> bo
     """Whether the runs that ``explaining`` blames account for ``finding``.
 
     A finding on two arms is accounted for as soon as all its runs of one of them are blamed: a comparison is spoilt
-    by either side.
+    by either side. What counts the replicates of an arm is accounted for where one run at most is not blamed: of seeds
+    that all became one, the run of that seed has lost nothing, and is no second replicate either.
     """
     blamed = set(explaining.blames)
     concerned = finding.blames or finding.runs
+    left = 1 if finding.rule in OF_REPLICATES else 0
     if len(finding.arms) < 2:
-        return bool(concerned) and set(concerned) <= blamed
+        return bool(blamed.intersection(concerned)) and len(set(concerned) - blamed) <= left
     sides: dict[str, set[str]] = {}
     for key in finding.runs:
         member = comparison.by_key.get(key)
         sides.setdefault(member.arm if member else "", set()).add(key)
-    return any(side and side <= blamed for side in sides.values())
+    return any(side & blamed and len(side - blamed) <= left for side in sides.values())

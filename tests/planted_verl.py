@@ -213,6 +213,14 @@ VERL: Final = (
         explains=("repeated-attempts", "shared-data-order", "too-few-seeds"),
     ),
     Fault(
+        "all seeds become one, and nothing is declared",
+        settings("tis-*", {"data.seed": 42}),
+        # The run named after that seed has lost nothing.
+        (fail("lost-seed", *(name for name in TIS if name != "tis-seed42")),),
+        inferred=True,
+        explains=("repeated-attempts", "shared-data-order", "too-few-seeds"),
+    ),
+    Fault(
         "a seed lost on the way from the command line",
         together(
             settings("tis-*", {"data.seed": None}),

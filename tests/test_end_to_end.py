@@ -281,6 +281,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
         2,
         "grpo-seed43 is in two arms, a and b",
     ),
+    "no such metric": ([*STORE, "--metric", "val-core/nothing/acc"], 2, "no run logs the metric val-core/nothing/acc"),
     "no filter": (
         [*STORE, "--where", "nonsense("],
         2,

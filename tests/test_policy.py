@@ -27,6 +27,7 @@ from synthetic import (
     idle,
     labels,
     loud,
+    make_run,
     only,
     outcomes,
     with_config,
@@ -203,6 +204,17 @@ def test_a_finding_is_explained_only_where_all_its_runs_are_blamed() -> None:
     attempts = only(report, "repeated-attempts")
     assert attempts.because_of == "lost-seed" and labels(report, attempts.blames) == ["tis-seed41", "tis-seed42"]
     assert only(report, "unpaired-runs").because_of == ""  # about ppo-seed41, whom nothing blames
+
+
+def test_of_seeds_that_became_one_the_run_of_that_seed_is_no_second_attempt() -> None:
+    runs = with_config(comparison(TWO, SEEDS), "tis-*", {"data.seed": 42})
+    report = audit_of(runs)  # arms are inferred, so that tis-seed42 is not blamed
+    assert "tis-seed42" not in labels(report, only(report, "lost-seed").blames)
+    assert only(report, "repeated-attempts").because_of == "lost-seed"
+    assert only(report, "too-few-seeds").because_of == "lost-seed"
+    twice = audit_of([*runs, make_run("tis-again-seed42", ARMS["tis"], 42, number=900)])
+    assert only(twice, "repeated-attempts").because_of == ""  # two runs rightly have that seed
+    assert only(twice, "too-few-seeds").because_of == ""
 
 
 def test_what_is_ignored_or_only_information_explains_nothing() -> None:

@@ -23,6 +23,8 @@ from pth_tracker.vocabulary.schema import Part
 
 MAX_CHANGES: Final = 2
 """Fields that may differ between runs of one name that are still one resumed run; with more it is another run."""
+SAME_LAUNCH: Final = timedelta(minutes=15)
+"""Processes of one training that only their folder tells begin no further apart."""
 UNFINISHED: Final = (RunState.CRASHED, RunState.FAILED, RunState.KILLED, RunState.UNKNOWN)
 
 
@@ -94,51 +96,59 @@ class _Side:
 
     part: Part
     stem: str
-    """What the names of the others share with its own."""
+    """What the names of the others share with its own; else the folder that they share."""
+    named: bool
     run: Run
 
 
 def _join(vocabulary: Vocabulary, runs: Sequence[Run]) -> list[Run]:
     """The runs, those of one training that ran beside each other as one; a process without the others stays alone.
 
-    They share their project and their names up to the process, and ran at the same time; of several, the ones that
-    began closest together.
+    They share their project and their names up to the process, or else the folder of the training, and ran at the same
+    time; of several, the ones that began closest together.
     """
     alone: list[Run] = []
-    families: dict[tuple[str, str, str], list[_Side]] = defaultdict(list)
+    families: dict[tuple[str, str, bool, str], list[_Side]] = defaultdict(list)
     for run in runs:
         side = _side(vocabulary, run)
         if side is None:
             alone.append(run)
         else:
-            families[run.framework, run.last.ref.project, side.stem].append(side)
-    for (framework, _, stem), sides in families.items():
-        alone += _pair_up(vocabulary, vocabulary.frameworks[framework].parts, sides, stem)
+            families[run.framework, run.last.ref.project, side.named, side.stem].append(side)
+    for (framework, *_), sides in families.items():
+        alone += _pair_up(vocabulary, vocabulary.frameworks[framework].parts, sides)
     return alone
 
 
 def _side(vocabulary: Vocabulary, run: Run) -> _Side | None:
-    """Which process of its framework logged the run; None: its name, or its configuration, says none."""
+    """Which process of its framework logged the run; None: neither its name nor its configuration says one."""
+    name = run.last.name
     for part in vocabulary.frameworks[run.framework].parts:
-        told = not run.config or any(matches_any(key, part.config) for key in run.config)
-        if told and run.last.name.endswith(part.suffix) and run.last.name != part.suffix:
-            return _Side(part, run.last.name.removesuffix(part.suffix), run)
+        told = any(matches_any(key, part.config) for key in run.config)
+        if (told or not run.config) and name.endswith(part.suffix) and name != part.suffix:
+            return _Side(part, name.removesuffix(part.suffix), True, run)
+        folder = run.get(part.folder) if part.folder and told else MISSING
+        if isinstance(folder, str) and folder.endswith(part.below):
+            return _Side(part, folder.removesuffix(part.below), False, run)
     return None
 
 
-def _pair_up(vocabulary: Vocabulary, parts: Sequence[Part], sides: Sequence[_Side], stem: str) -> list[Run]:
-    """The trainings of one name: for each run of the last process, those of the others that belong to it."""
+def _pair_up(vocabulary: Vocabulary, parts: Sequence[Part], sides: Sequence[_Side]) -> list[Run]:
+    """The trainings of one name or folder: for each run of the last process, those of the others that belong to it."""
     waiting = {part.name: [side.run for side in sides if side.part == part] for part in parts}
+    named, stem = sides[0].named, sides[0].stem
+    most = timedelta.max if named else SAME_LAUNCH
     joined: list[Run] = []
     for main in waiting.pop(parts[-1].name):
         beside = []
         for others in waiting.values():
-            near = [run for run in others if _overlap(run, main)]
+            near = [run for run in others if _overlap(run, main) and _apart(run.parts[0], main.parts[0]) <= most]
             closest = min(near, key=lambda run: _apart(run.parts[0], main.parts[0]), default=None)
             if closest is not None:
                 others.remove(closest)
                 beside.append(closest)
-        joined.append(recognise_segments(vocabulary, _interleave(beside, main), common_name=stem) if beside else main)
+        common = stem if named else ""
+        joined.append(recognise_segments(vocabulary, _interleave(beside, main), common_name=common) if beside else main)
     return joined + [run for others in waiting.values() for run in others]
 
 

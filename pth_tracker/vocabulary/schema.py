@@ -127,6 +127,10 @@ class Part(_Strict):
     """The end of its run's name, which the others have in its place."""
     config: tuple[str, ...]
     """Patterns of which its own configuration has one, where it logs any."""
+    folder: str = ""
+    """The key of its folder, which tells it where its name does not."""
+    below: str = ""
+    """Where its folder lies below that of the training: ``/run_default``."""
 
 
 class Names(_Strict):

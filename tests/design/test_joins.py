@@ -138,6 +138,15 @@ def test_times_that_a_tracker_does_not_tell_join_by_name() -> None:
     assert [names(run) for run in stitched(runs)] == [["x-orchestrator", "x-trainer"]]
 
 
+def test_processes_with_made_up_names_are_joined_by_their_folder() -> None:
+    orchestrator, trainer = (change([run], "*", name=name) for run, name in zip(prime_runs("x", 1, number=1), "ab"))
+    assert [(run.name, names(run)) for run in stitched([*orchestrator, *trainer])] == [("b", ["a", "b"])]
+    apart = change(trainer, "*", created=START + timedelta(hours=1, minutes=20))  # another launch in that folder
+    elsewhere = with_config(trainer, "*", {"output_dir": "elsewhere"})
+    for others in (apart, elsewhere):
+        assert [names(run) for run in stitched([*orchestrator, *others])] == [["a"], ["b"]]
+
+
 def resumed(**settings: Any) -> list[FakeRun]:
     """A training that crashed at update 20 and was resumed: four runs."""
     pieces = []

@@ -101,6 +101,11 @@ def test_importing_the_package_costs_nothing_heavy() -> None:
     assert not loaded_by("import pth_tracker") & (HEAVY | {"typer"})
 
 
+def test_an_audit_reported_as_text_loads_nothing_that_draws() -> None:
+    loaded = loaded_by("import pth_tracker.engine, pth_tracker.cli.session, pth_tracker.render.terminal")
+    assert not loaded & {"matplotlib", "jinja2"}
+
+
 def test_the_command_line_loads_only_its_parser() -> None:
     assert not loaded_by("import pth_tracker.cli") & HEAVY
 

@@ -324,7 +324,16 @@ def test_on_paper_everything_is_open_and_nothing_to_click(chrome: Chrome, demo_p
     closed = "return [...document.querySelectorAll('details')].filter(d => d.open).length"
     assert script(chrome, closed) == 0, "afterwards they are closed again"
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
-    assert not any(one.is_displayed() for one in chrome.find_elements(By.CSS_SELECTOR, "nav, .tools"))
+    assert not any(one.is_displayed() for one in chrome.find_elements(By.CSS_SELECTOR, "nav, .tools, .more"))
+
+
+def test_no_table_runs_off_the_paper(chrome: Chrome, demo_page: Path) -> None:
+    open_page(chrome, demo_page, 720)
+    script(chrome, "dispatchEvent(new Event('beforeprint'))")
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": []})
+    assert_fits(chrome, 720)
+    wide = "return [...document.querySelectorAll('table')].filter(t => t.getBoundingClientRect().right > 720).length"
+    assert script(chrome, wide) == 0
 
 
 def thousand() -> Audit:

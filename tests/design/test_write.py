@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pth_tracker.checks import all_rules
-from pth_tracker.design.comparison import Comparison
-from pth_tracker.design.infer import infer
 from pth_tracker.design.load import parse_design
-from pth_tracker.design.schema import Design
-from pth_tracker.design.stitch import stitch
-from pth_tracker.design.write import LEFT_OUT, design_text, scalar
-from pth_tracker.model import Audit, Finding
+from pth_tracker.design.write import LEFT_OUT, scalar
+from pth_tracker.model import Audit
 from pth_tracker.runs import RunState
-from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import (
     ABSENT,
     ACTOR,
@@ -42,40 +36,15 @@ from synthetic import (
     with_metrics,
     without_config,
 )
+from written_designs import inferred, lost, written
 
-EXPLAINS = {rule.slug: rule.explains for rule in all_rules()}
 NOTHING = dict.fromkeys(make_run("x").points)
-
-
-def inferred(runs: Iterable[FakeRun]) -> Comparison:
-    vocabulary = load_vocabulary()
-    return infer(vocabulary, stitch(vocabulary, [run.source for run in runs]), None)
-
-
-def written(runs: Iterable[FakeRun]) -> tuple[str, Design]:
-    text = design_text(inferred(runs), "some runs of a project", "pth-tracker audit --design design.yaml")
-    return text, parse_design(text, Path("design.yaml"))
-
-
-def kept(finding: Finding, declared: Audit) -> bool:
-    """Whether the audit with the file says the same on the same runs, at no lower level, or a rule that explains it."""
-    concerned = set(finding.blames or finding.runs)
-    if finding.rule == "undeclared-difference" and set(finding.evidence["fields"]) <= set(declared.design.vary):
-        return True  # it is declared now
-    for other in declared.findings:
-        same = other.rule == finding.rule and concerned <= set(other.blames or other.runs)
-        named = {slug.partition(":")[0] for slug in EXPLAINS.get(other.rule, ())}
-        explains = finding.rule in named and bool(concerned & set(other.blames))
-        if (same or explains) and other.level.rank <= finding.level.rank:
-            return True
-    return False
 
 
 def check_round_trip(runs: Sequence[FakeRun]) -> tuple[Audit, Audit]:
     text, design = written(runs)
     bare, declared = audit_of(runs), audit_of(runs, design)
-    lost = [(str(one.level), one.rule, one.title) for one in bare.findings if one.counts and not kept(one, declared)]
-    assert not lost, text
+    assert lost(bare, declared) == [], text
     assert {arm: set(keys) for arm, keys in bare.design.arms.items()} == {
         arm: set(keys) for arm, keys in declared.design.arms.items()
     }
@@ -319,7 +288,7 @@ def test_any_names_survive(names: list[str], value: str) -> None:
     ]  # fmt: skip
     bare = inferred(runs)
     text, design = written(runs)
-    again = infer(load_vocabulary(), stitch(load_vocabulary(), [run.source for run in runs]), design)
+    again = inferred(runs, design)
     assert again.in_force.arms.keys() == bare.in_force.arms.keys()
     assert {arm: set(keys) for arm, keys in again.in_force.arms.items()} == {
         arm: set(keys) for arm, keys in bare.in_force.arms.items()

@@ -273,21 +273,13 @@ def _outcomes(coverage: Sequence[Coverage], findings: Sequence[Finding]) -> list
     settled = []
     for entry in coverage:
         found = {
-            _outcome(finding)
+            finding.outcome
             for finding in findings
-            if finding.rule == entry.rule and finding.level is not Level.INFO and set(finding.runs) & set(entry.runs)
+            if finding.rule == entry.rule and set(finding.runs) & set(entry.runs)
         }
         worst = next((outcome for outcome in Outcome if outcome in found), entry.outcome)
         settled.append(replace(entry, outcome=worst) if entry.outcome is Outcome.PASSED else entry)
     return settled
-
-
-def _outcome(finding: Finding) -> Outcome:
-    if finding.because_of:
-        return Outcome.EXPLAINED
-    if finding.ignored:
-        return Outcome.IGNORED
-    return Outcome.FAILED if finding.level is Level.FAIL else Outcome.WARNED
 
 
 def _audited(comparison: Comparison, member: Member, findings: Sequence[Finding], judged: set[str]) -> AuditedRun:

@@ -131,3 +131,14 @@ class Finding:
     def counts(self) -> bool:
         """Whether it counts: neither explained by another finding nor ignored by the design."""
         return not self.because_of and not self.ignored
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it makes of its rule: one that found something above information did not pass."""
+        if self.level is Level.INFO:
+            return Outcome.PASSED
+        if self.because_of:
+            return Outcome.EXPLAINED
+        if self.ignored:
+            return Outcome.IGNORED
+        return Outcome.FAILED if self.level is Level.FAIL else Outcome.WARNED

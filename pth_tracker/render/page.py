@@ -263,14 +263,16 @@ def matrix(audit: Audit) -> Matrix:
             (cell.judged if judged else cell.unjudged).add(entry.rule)
     for cell in cells.values():
         cell.outcome = Outcome.PASSED if cell.judged else Outcome.NOT_JUDGED if cell.unjudged else None
-    for finding in sorted(audit.findings, key=finding_order):
-        if not finding.counts or finding.level is Level.INFO or finding.check not in CHECK_TITLES:
+    for finding in sorted(audit.findings, key=lambda one: (not one.counts, *finding_order(one))):
+        if finding.level is Level.INFO or finding.check not in CHECK_TITLES:
             continue
+        outcome = finding.outcome
         for arm in concerned(finding.blames or finding.runs):
             cell = cells[finding.check, arm]
-            cell.found[finding.tag or finding.rule or finding.title] = None
-            if cell.outcome is not Outcome.FAILED:
-                cell.outcome = Outcome.FAILED if finding.level is Level.FAIL else Outcome.WARNED
+            # What does not count is shown where nothing that does stands in its place.
+            if finding.counts or cell.outcome in (Outcome.PASSED, outcome):
+                cell.found[finding.tag or finding.rule or finding.title] = None
+                cell.outcome = cell.outcome if cell.outcome is Outcome.FAILED else outcome
     return Matrix(tuple(CHECK_TITLES), tuple(arms), cells)
 
 

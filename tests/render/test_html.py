@@ -122,6 +122,17 @@ def test_coverage_by_check_and_arm_blames_the_arm_and_not_its_comparison() -> No
     ]
 
 
+@pytest.mark.parametrize(("mark", "word"), [("because_of", "explained"), ("ignored", "ignored")])
+def test_a_check_whose_finding_does_not_count_has_not_passed(mark: str, word: str) -> None:
+    audit = Audit(runs={"a": run("a", "a", arm="grpo")})
+    audit.design = DesignInForce(arms={"grpo": ("a",)})
+    audit.coverage = [Coverage("collapsed", 5, "grpo", Outcome(word), ("a",))]
+    found = Finding(5, Level.WARN, "it collapsed", rule="collapsed", runs=("a",), blames=("a",))
+    audit.findings = [replace(found, **{mark: "stuck-batch"})]  # type: ignore[arg-type]
+    rows = read_page(to_html(audit)).one("table", class_="matrix").table()
+    assert rows[5][1].endswith(f"{word} collapsed")
+
+
 def test_many_arms_stand_in_rows() -> None:
     audit = Audit(runs={f"k{i}": run(f"k{i}", f"r{i}", arm=f"arm{i}") for i in range(9)})
     audit.design = DesignInForce(arms={f"arm{i}": (f"k{i}",) for i in range(9)})

@@ -39,6 +39,9 @@ class LineStarts:
         returned = before.rfind(b"\r") + 1
         if returned:
             line_start, before = position - len(before) + returned, before[returned:]
+        text = before.rstrip()
+        if text and text[-1] not in b")]m" and not text[:1].isdigit() and text[:1] != b"[":
+            return None  # a sentence: neither a prefix nor a bar nor a time of day is what it ends with
         match = _START.search(before)
         tag = None if match is None or (not line_start and low and match.start() == 0) else match[1] or b""
         if tag:

@@ -266,6 +266,30 @@ def test_a_huge_sparse_file_is_read_in_little_memory(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 << 10
 
 
+@pytest.mark.slow
+def test_a_log_of_a_gigabyte_is_read_whole_in_little_memory(tmp_path: Path) -> None:
+    log = verl_logs.make_log("0.7.1", 40)
+    half = len(log.lines) // 2
+    answer = "".join(f"(TaskRunner pid=4711) {'so the total is 48 / 2 = 24 clips, ' * 9}{n}\n" for n in range(99))
+    answer += "(TaskRunner pid=4711) and so the answer is step:7 - 5:3\n"
+    path = tmp_path / "large.log"
+    with path.open("w", encoding="utf-8") as file:
+        file.write("\n".join(log.lines[:half]) + "\n")
+        for _ in range(1 + (1 << 30) // (100 * len(answer))):
+            file.write(answer * 100)
+        file.write("\n".join(log.lines[half:]) + "\n")
+    code = (
+        "import resource\nfrom pth_tracker.tracker import find_tracker, Query\n"
+        f"tracker, _ = find_tracker('', [{str(path)!r}])\n(run,) = tracker.runs(Query())\n"
+        "((_, history),) = tracker.histories([(run.ref, None)])\n"
+        "print(len(history), sum(history.values['actor/lr']), len(history.values), len(run.config))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert shown[:4] == ["40", str(sum(log.points["actor/lr"].values())), str(len(log.points)), str(len(log.config))]
+    assert int(shown[4]) < 150 << 10  # kilobytes
+
+
 def test_reading_a_log_imports_neither_pandas_nor_scipy_nor_an_sdk(tmp_path: Path) -> None:
     write_log(tmp_path / "a.log")
     code = (

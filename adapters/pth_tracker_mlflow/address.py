@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from pth_tracker_mlflow import kind_of
 
 _SECRET_FIELD = re.compile(r"(?:pass(?:word|wd)?|pwd|sslpassword|token|secret)$", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"(?i)\b(passw(?:or)?d|pwd|sslpassword)\s*=\s*[^\s;&'\"]+")
+_TO_RECOVER = (sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -85,9 +87,35 @@ def _sqlite(path: Path) -> Store:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change the file: not its bytes, and not its schema."""
+    """A connection that cannot change the file: not its bytes, and not its schema.
+
+    What a process that was killed while it wrote has left half-done, SQLite takes back first, as at any opening.
+
+    Raises:
+        sqlite3.OperationalError: that is needed, and the file or its folder cannot be written.
+    """
+    try:
+        return _connect(path)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) not in _TO_RECOVER:
+            raise
+        if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            raise sqlite3.OperationalError(
+                "a process was killed while it wrote, and what it left can be taken back only with write access: "
+                "open the file once with it"
+            ) from error
+    with closing(sqlite3.connect(path, timeout=30)) as recovering:
+        recovering.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=30, check_same_thread=False)
-    connection.execute("PRAGMA cache_size = -32000")  # KiB: one run's pages, which lie among those of others
+    try:
+        connection.execute("PRAGMA cache_size = -32000")  # KiB: one run's pages, which lie among those of others
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

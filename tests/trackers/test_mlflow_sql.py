@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -287,3 +290,36 @@ def test_postgres_gives_the_same_as_sqlite(postgres_url: str) -> None:
     with pytest.raises(TrackerError, match="password authentication failed") as caught:
         pth_tracker_mlflow.open_tracker([wrong])
     assert "wr0ng-word" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+KILLED_WRITER = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 5")  # so that half of it reaches the file before it is committed
+connection.execute("BEGIN")
+connection.execute("UPDATE metrics SET value = value + 1000")
+os._exit(9)
+"""
+
+
+def test_what_a_killed_writer_left_is_taken_back(
+    filled: tuple[Path, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mlflow.db"
+    shutil.copyfile(filled[0], path)
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(path)], check=False)
+    journal = path.with_name("mlflow.db-journal")
+    assert journal.stat().st_size > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        before = path.read_bytes()
+        with pytest.raises(TrackerError, match="a process was killed while it wrote.*open the file once with it"):
+            pth_tracker_mlflow.open_tracker([f"sqlite:///{path}"])
+        assert path.read_bytes() == before
+    opened = pth_tracker_mlflow.open_tracker([f"sqlite:///{path}"])
+    try:
+        history = one(opened, by_name(opened, "rl-stale")["grpo-seed1"], {"actor/loss"})
+    finally:
+        opened.close()
+    assert history.values["actor/loss"][0] == 0.5 and not journal.exists()
+    assert path.read_bytes() == filled[0].read_bytes()

@@ -107,6 +107,7 @@ def test_the_count_is_asked_for_and_is_no_score() -> None:
         ("cleanrl", "global_step"), ("stable_baselines3", "global_step"), ("skrl", "global_step"),
         ("sample_factory", "global_step"), ("trl_grpo", "train/global_step"), ("trl_rloo", "train/global_step"),
         ("unsloth_grpo", "train/global_step"), ("ms_swift_grpo", "train/global_step"),
+        ("openrlhf", "train/global_step"), ("open_instruct", "training_step"), ("prime_rl", "step"),
         # Its global_step counts frames, epochs or seconds, as the writer of each metric likes.
         ("rl_games", None),
         ("verl", None),

@@ -189,11 +189,14 @@ class History:
         """The history against the values of the metric ``key`` instead of the tracker's own steps.
 
         For trackers that count rows where the trainer counts something else. A row without a value of it belongs to
-        the last one before it (the first ones to the first). As it is where ``key`` holds no whole numbers.
+        the last one before it (the first ones to the first). As it is where ``key`` holds no whole numbers, or most
+        rows lack it, so that it counts something else.
         """
         axis = self.values.get(key)
         known = np.empty(0, dtype=bool) if axis is None else np.isfinite(axis)
-        if axis is None or not known.any() or not np.all(axis[known] == np.floor(axis[known])):
+        if axis is None or 2 * np.sum(known) < len(known) or not len(known):
+            return self
+        if not np.all(axis[known] == np.floor(axis[known])):
             return self
         rows = np.maximum.accumulate(np.where(known, np.arange(len(axis)), -1))
         counts = axis[np.where(rows < 0, np.argmax(known), rows)].astype(np.int64)

@@ -47,6 +47,13 @@ def test_what_counts_nothing_is_no_axis(counts: list[float]) -> None:
     assert own.on_axis("count") is own and own.on_axis("absent") is own
 
 
+def test_a_count_that_most_rows_lack_is_no_axis() -> None:
+    own = History.from_points({"count": ([9], [512]), "loss": (range(10), [1 / (1 + row) for row in range(10)])})
+    assert own.on_axis("count") is own
+    half = History.from_points({"count": ([0, 2], [5, 6]), "loss": (range(4), [4, 3, 2, 1])})
+    assert half.on_axis("count").step.tolist() == [5, 6]
+
+
 def rows_of(label: str, seed: int, norm_adv: bool, episodes: int, counted: bool = True) -> FakeRun:
     """A run of CleanRL's PPO in W&B: each finished episode is a row, so that rows say nothing of the training."""
     generator = np.random.default_rng(seed + 10 * norm_adv)

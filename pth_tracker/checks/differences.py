@@ -135,8 +135,9 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
 
     How it decides: the field is constant within each arm and differs between them; it is not in ``vary`` or
     ``replicate``, and is no bookkeeping, derived or soft field, task or stress key. Without ``vary`` nothing was said
-    to be fixed, and the differences are listed for information; inferred arms are compared only where each has two
-    runs that count, or where they differ in at most three fields.
+    to be fixed, and the differences are listed for information, but for the one field by whose values inferred arms are
+    called; inferred arms are compared only where each has two runs that count, or where they differ in at most three
+    fields.
 
     Example: ``actor.optim.lr`` 1e-6 in one arm and 2e-6 in the other.
 
@@ -153,6 +154,8 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
     if not comparison.arms_declared and len(fields) > FEW_FIELDS:
         if any(len(pair.side(first)) < 2 for first in (True, False)):
             return
+    if not declared and len(fields) == 1 and _names_arms(pair, fields[0]):
+        fields = []
     for kind, keys in (("field", fields), ("seed", seeds)):
         if not keys:
             continue
@@ -170,6 +173,14 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
             arms=(pair.a, pair.b),
             remedy="run both arms with one value, or declare the field with --vary" if declared else "",
         )
+
+
+def _names_arms(pair: Pair, key: str) -> bool:
+    """Whether inferred arms are called by this field's values (``lr=1e-06``), which then say how they differ."""
+    leaf = key.rsplit(".", 1)[-1]
+    return not pair.comparison.arms_declared and all(
+        arm == f"{leaf}={_values(pair, key, arm == pair.a)}" for arm in (pair.a, pair.b)
+    )
 
 
 def _values(pair: Pair, key: str, first: bool) -> str:

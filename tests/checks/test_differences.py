@@ -80,6 +80,23 @@ def test_one_arm_is_no_comparison() -> None:
 # undeclared-difference
 
 
+@pytest.mark.parametrize(("names", "said"), [("run-{n}", 0), ("lr{arm}-seed{n}", 1)])
+def test_a_field_by_whose_values_inferred_arms_are_called_is_not_said_again(names: str, said: int) -> None:
+    runs = [
+        make_run(
+            names.format(n=10 * arm + seed, arm="ab"[arm]),
+            {"algorithm.beta": 0.1 * (arm + 1)},
+            seed,
+            number=10 * arm + seed,
+        )
+        for arm in (0, 1)
+        for seed in (3, 4)
+    ]
+    report = audit_of(runs, select=("undeclared-difference",))
+    assert (list(report.design.arms)[0] == "beta=0.1") is (said == 0)
+    assert len(findings(report, "undeclared-difference")) == said
+
+
 def test_a_field_that_differs_undeclared_warns() -> None:
     runs = with_config(comparison(TWO, SEEDS), "tis-*", {f"{ACTOR}.optim.lr": 2e-6})
     found = only(audit_of(runs, DECLARED), "undeclared-difference")

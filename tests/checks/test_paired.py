@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pth_tracker.engine import Options, audit
 from pth_tracker.model import Basis, Level
 from synthetic import (
     ARMS,
@@ -231,3 +233,14 @@ def test_names_pair_runs_whose_configuration_is_not_logged() -> None:
     report = audit_of(without_config(comparison(TWO, (1, 2, 3))), DECLARED)
     assert only(report, "paired-difference").evidence["n"] == 3
     assert report.design.replicate == ("the seed in the name",)
+
+
+def test_public_tables_pair_perfectly_and_nothing_else_speaks(shared_data: Path) -> None:
+    from pth_tracker_files.tracker import FilesTracker
+
+    report = audit(FilesTracker([str(shared_data / "tables")]), Options())
+    assert len(report.runs) == 36 and len(report.design.arms) == 4
+    assert {one.rule for one in report.findings} <= {"paired-difference", "below-eval-noise", "unpaired-runs"}
+    found = findings(report, "paired-difference")
+    assert len(found) == 3 and all(one.evidence["n"] == 3 and len(one.runs) == 18 for one in found)
+    assert not findings(report, "unpaired-runs") and loud(report) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -38,6 +38,7 @@ MAX_LINE: Final = 400
 MAX_DETAIL: Final = 4_000
 MAX_EVIDENCE: Final = 20
 """Entries of the evidence of one finding that are shown."""
+MANY_NAMES: Final = 100
 MAX_RUNS: Final = 60
 """Rows of the table of runs, the worst verdicts first."""
 _MARKS: Final = {"FAIL": "\N{CROSS MARK}", "WARN": "\N{WARNING SIGN}\ufe0f", "PASS": "\N{WHITE HEAVY CHECK MARK}"}
@@ -108,8 +109,11 @@ def _code(text: object) -> str:
     return f"<code>{escape(text, 200)}</code>"
 
 
-def _named(audit: Audit, keys: Iterable[str]) -> str:
-    return escape(compact_names(audit.label(key) for key in keys))
+def _named(audit: Audit, keys: Sequence[str]) -> str:
+    """The labels of runs in short; of many, those made first, since sorting all for each finding takes long."""
+    if len(keys) <= MANY_NAMES:
+        return escape(compact_names(audit.label(key) for key in keys))
+    return escape(f"{compact_names(audit.label(key) for key in keys[:8])} and {len(keys) - 8} more")
 
 
 def _folded(title: str, lines: Iterable[str], kind: str) -> Iterator[_Block]:
@@ -194,7 +198,8 @@ def _news(audit: Audit) -> Iterator[str]:
 
 def _evidence(audit: Audit, finding: Finding) -> str:
     name = " ".join(text for text in (finding.tag, finding.rule) if text) or finding.title
-    others = [key for key in finding.runs if key not in finding.blames]
+    blamed = set(finding.blames)
+    others = [key for key in finding.runs if key not in blamed]
     lines = [
         f"- what: {escape(finding.title)}",
         *([f"- arms: {escape(compact_names(finding.arms))}"] if finding.arms else []),

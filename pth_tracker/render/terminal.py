@@ -239,7 +239,8 @@ def _finding(page: _Page, audit: Audit, finding: Finding) -> None:
         page.add(*page.labelled("arms", compact_names(finding.arms)))
     if finding.blames:
         page.add(*page.labelled("blames", page.names(audit.label(key) for key in finding.blames)))
-    others = [key for key in finding.runs if key not in finding.blames]
+    blamed = set(finding.blames)
+    others = [key for key in finding.runs if key not in blamed]
     if others:
         label = "involves" if finding.blames else "runs"
         page.add(*page.labelled(label, page.names(audit.label(key) for key in others)))

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -307,6 +307,16 @@ class Cache:
                         "(SELECT id FROM audits WHERE configuration = ? ORDER BY id DESC LIMIT ?)",
                         (audit.configuration, audit.configuration, MAX_AUDITS),
                     )
+
+    def forget_publication(self, configuration: str) -> None:
+        """Has the next audit of this configuration publish, whatever becomes of the present one."""
+        last = self.last_audit(configuration)
+        with self._guarded() as connection:
+            if last is not None and connection is not None and not self._read_only:
+                with connection:
+                    chosen = "id = (SELECT max(id) FROM audits WHERE configuration = ?)"
+                    body = replace(last, publication="").to_text()
+                    connection.execute(f"UPDATE audits SET body = ? WHERE {chosen}", (body, configuration))
 
     # the file as a whole
 

@@ -188,7 +188,13 @@ def _audit(planned: PlannedAudit, settings: Settings, cache: Cache | None, beat:
         if cache and cache.usable:
             audit.since_last = since_last(audit, last)
         digest = publication_digest(audit)
-        audit.write_back = _write(planned, settings, tracker, audit, _still_published(last, digest))
+
+        def files() -> dict[str, bytes]:
+            if cache:  # made just before the audit run is written: a process killed meanwhile leaves half of it
+                cache.forget_publication(configuration)
+            return attachments(audit)
+
+        audit.write_back = _write(planned, settings, tracker, audit, files, _still_published(last, digest))
     troubles, told = _notify(planned, settings, audit, last)
     if cache and audit.since_last and not settings.dry_run:
         cache.flush()
@@ -221,18 +227,24 @@ def _still_published(last: PastAudit | None, digest: str) -> str:
     """Where the audit run is, if it says already what an audit of this digest would write."""
     if last is None or last.publication != digest or last.published_at is None:
         return ""
-    return last.published if datetime.now(UTC) - last.published_at < REPUBLISH else ""
+    # A clock that was ahead once must not keep the audit run as it is until that time has come.
+    return last.published if abs(datetime.now(UTC) - last.published_at) < REPUBLISH else ""
 
 
-def _write(planned: PlannedAudit, settings: Settings, tracker: Tracker, audit: Audit, published: str) -> WriteBack:
+def _write(
+    planned: PlannedAudit,
+    settings: Settings,
+    tracker: Tracker,
+    audit: Audit,
+    files: Callable[[], dict[str, bytes]],
+    published: str,
+) -> WriteBack:
     if settings.no_write or not planned.entry.write:
         return WriteBack(refused="--no-write was given" if settings.no_write else "the configuration says write: false")
     if isinstance(tracker, SparesRunning):
         tracker.write_running = planned.entry.write_running
     try:
-        return write_back(
-            tracker, audit, dry_run=settings.dry_run, files=lambda: attachments(audit), published=published
-        )
+        return write_back(tracker, audit, dry_run=settings.dry_run, files=files, published=published)
     except TrackerError as error:
         return WriteBack(errors=(str(error),))
 
@@ -255,8 +267,8 @@ def _remembered(
     narrowed = {"where": entry.where, "since": entry.since}
     narrowed |= {"select": ", ".join(entry.select), "ignore": ", ".join(entry.ignore)}
     written = audit.write_back
-    untouched = _still_published(last, digest) and not (written and written.planned)
-    published = written.published if written and not untouched else ""
+    attempted = written is not None and written.applied and bool(written.planned or not _still_published(last, digest))
+    published = written.published if written and attempted else ""
     return PastAudit(
         configuration=configuration,
         project=entry.project,
@@ -268,5 +280,5 @@ def _remembered(
         findings=remembered(audit, news, last, told),
         published=published or (last.published if last else ""),
         published_at=audit.audited_at if published else last.published_at if last else None,
-        publication=digest if published else last.publication if last else "",
+        publication=digest if published else last.publication if last and not attempted else "",
     )

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -31,14 +32,15 @@ class Log:
     def __call__(
         self, event: str, message: str, *, level: str = "info", facts: Mapping[str, object] | None = None
     ) -> None:
-        """Writes one line; the ``facts`` stand in JSON only."""
+        """Writes one line; the ``facts`` stand in JSON only. A log that is full or gone stops no audit."""
         stream = self._stream or sys.stderr
+        line = safe_text(message, newlines=True)
         if self._as_json:
             told = {"time": now(), "level": level, "event": event, "message": message, **(facts or {})}
-            stream.write(json.dumps(to_json_value(told), allow_nan=False) + "\n")
-        else:
-            stream.write(safe_text(message, newlines=True) + "\n")
-        stream.flush()
+            line = json.dumps(to_json_value(told), allow_nan=False)
+        with suppress(OSError):
+            stream.write(f"{line}\n")
+            stream.flush()
 
 
 class Forwarding(logging.Handler):

@@ -121,12 +121,30 @@ def test_the_audit_run_is_written_once_a_week_even_where_nothing_changes(
     assert lab.tracker.requests == {"runs": 1, "publish": 1}
 
 
+def test_an_audit_run_that_was_left_half_written_is_written_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    lab.night()
+    del lab.marks[lab.runs[0].source.ref]
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryTracker, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            lab.night()
+    lab.night()
+    assert lab.tracker.requests == {"runs": 1, "publish": 1}
+    lab.night()
+    assert lab.tracker.requests == {"runs": 1}
+
+
 def test_an_audit_run_that_could_not_be_written_is_written_the_next_night(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> str:
         raise TrackerError("no space left")
 
+    lab.night()
+    del lab.marks[lab.runs[0].source.ref]
     with monkeypatch.context() as patch:
         patch.setattr(MemoryTracker, "publish", refuse)
         done = lab.night()

@@ -46,7 +46,11 @@ class Tally:
 
 
 def _unit(member: Member) -> tuple[object, ...]:
-    return (member.cell.task, member.pair_key if member.pair_key is not None else member.key)
+    """What tells a replicate from another attempt at it; where no seed acts, the seed that its name claims."""
+    fixed = member.pair_key == member.seed.order and member.seed.order is not None and not member.seed.acts
+    if member.pair_key is not None and not fixed:
+        return (member.cell.task, member.pair_key)
+    return (member.cell.task, member.label.seed if member.label else member.run.name or member.key)
 
 
 def _signature(comparison: Comparison, member: Member) -> frozenset[tuple[object, ...]] | None:

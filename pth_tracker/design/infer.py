@@ -333,6 +333,9 @@ def _near(name: str, names: set[str], most: int = 1) -> str:
     close = difflib.get_close_matches(name, sorted(names), n=most)
     if not close and most > 1:  # a long name is far from its own last component
         close = [one for one in sorted(names) if one.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]][:most]
+    if not close and most > 1:
+        nearest = difflib.get_close_matches(name, sorted(names), n=most, cutoff=0.0)
+        return f"; the nearest names are {', '.join(nearest)}" if nearest else ""
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

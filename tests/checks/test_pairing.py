@@ -141,7 +141,8 @@ def test_the_best_of_more_evaluations() -> None:
 
 
 def test_without_scores_no_budget_is_judged() -> None:
-    report = audit_of(without_metrics(comparison(TWO, (1, 2, 3)), SCORE), DECLARED)
+    undeclared = {key: value for key, value in DECLARED.items() if key != "metric"}
+    report = audit_of(without_metrics(comparison(TWO, (1, 2, 3)), SCORE), undeclared)
     for rule in RULES[1:]:
         assert outcomes(report, rule) == {"not judged"}, rule
 
@@ -287,3 +288,14 @@ def test_arms_that_claims_compare_are_judged_beside_the_baselines() -> None:
     assert own["adjusted_p"] == pytest.approx(own["p"])
     assert all(one.evidence["adjusted_p"] >= one.evidence["p"] for one in found.values())
     assert all(one.basis is Basis.DECLARED for one in found.values())
+
+
+@pytest.mark.parametrize(("again", "dropped"), [(False, 1), (True, 0)])
+def test_replicates_whose_seed_does_not_act_are_told_by_their_names(again: bool, dropped: int) -> None:
+    settings = {**ARMS["tis"], "data.seed": None}
+    runs = [*comparison({"ppo": {}}, (41, 42, 43)), *comparison({"tis": settings}, (41, 42, 43))]
+    runs = [cut(run, 20, state=RunState.CRASHED) if run.name == "tis-seed43" else run for run in runs]
+    if again:  # the attempt was repeated under its name
+        runs.append(make_run("tis-seed43", settings, None, number=50))
+    report = audit_of(runs, {"arms": {"ppo": {"name": "ppo-*"}, "tis": {"name": "tis-*"}}, "baseline": "ppo"})
+    assert len(findings(report, "runs-dropped-unevenly")) == dropped

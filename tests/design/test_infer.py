@@ -395,6 +395,11 @@ def test_a_metric_that_no_run_logs_is_an_error_that_names_the_nearest(named: str
     assert near in str(caught.value) and caught.value.exit_code == 2 and caught.value.key == "metric"
 
 
+def test_where_no_name_is_near_the_nearest_are_named_all_the_same() -> None:
+    with pytest.raises(DesignError, match="no run logs the metric zzz; the nearest names are [^,]+, [^,]+, [^,]+$"):
+        audit_of(comparison(TWO, (41, 42)), {"metric": {"key": "zzz"}})
+
+
 def test_a_metric_that_running_runs_have_not_logged_yet_is_only_noted() -> None:
     runs = change(comparison(TWO, (41, 42)), "*", state=RunState.RUNNING)
     assert any(

@@ -8,7 +8,6 @@ are tables of their own form, see `wandb_export`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +21,7 @@ from pth_tracker.values import Value, canonical_value, show_value
 from pth_tracker_files import wandb_export
 from pth_tracker_files.naming import as_part, names_below
 from pth_tracker_files.sources import LoadedRun, read_head, ref_for, revision_of
+from pth_tracker_files.table_columns import ROLES, TableColumns
 from pth_tracker_files.table_files import PARQUET_MAGIC, Table, first_row, header_of, parquet_columns, read_table
 
 KIND: Final = "result tables and W&B exports"
@@ -44,41 +44,6 @@ _EXACT: Final = float(1 << 53)
 _SHOWN: Final = 20
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """Which column is which, by its name in the header; None: told from the names."""
-
-    method: str | None = None
-    seed: str | None = None
-    value: str | None = None
-    step: str | None = None
-    task: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> TableColumns:
-        """The columns that ``step=STEP,seed=SEED,arm=METHOD`` names; ``arm`` is another word for ``method``.
-
-        A comma belongs to a name unless a role follows it.
-
-        Raises:
-            UsageError: a part names no role or no column, or a role is named twice.
-        """
-        named: dict[str, str] = {}
-        for part in _PARTS.split(text):
-            role, equals, name = part.partition("=")
-            role = {"arm": "method"}.get(role.strip(), role.strip())
-            if role not in _ROLES or not equals or not name.strip():
-                raise UsageError(f"--columns takes step=NAME, seed=NAME, arm=NAME, task=NAME, value=NAME; got {part!r}")
-            if role in named:
-                raise UsageError(f"--columns names the column of {role!r} twice: {named[role]!r} and {name.strip()!r}")
-            named[role] = name.strip()
-        return cls(**named)
-
-
-_ROLES: Final = tuple(field.name for field in fields(TableColumns))
-_PARTS: Final = re.compile(rf",(?=\s*(?:arm|{'|'.join(_ROLES)})\s*=)")
-
-
 @dataclass
 class NamedTables:
     """The source of tables whose columns the user named; satisfies `pth_tracker_files.sources.Source`."""
@@ -91,7 +56,7 @@ class NamedTables:
         """Whether ``path`` is a table of results, by its names or by having a column that was named."""
         if claims(path, head):
             return True
-        named = {getattr(self.columns, role) for role in _ROLES} - {None}
+        named = {getattr(self.columns, role) for role in ROLES} - {None}
         return bool(head) and not named.isdisjoint(_header(path))
 
     def load(self, paths: Sequence[Path]) -> Iterator[LoadedRun | RunError]:

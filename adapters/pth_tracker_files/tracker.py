@@ -168,8 +168,9 @@ def _sources(named: str) -> tuple[Source, ...]:
     if not named:
         return all_sources()
     from pth_tracker_files import tables
+    from pth_tracker_files.table_columns import TableColumns
 
-    source: Source = tables.NamedTables(tables.TableColumns.parse(named))
+    source: Source = tables.NamedTables(TableColumns.parse(named))
     return tuple(source if one.KIND == tables.KIND else one for one in all_sources())
 
 

@@ -20,7 +20,7 @@ from pth_tracker.errors import UsageError
 from pth_tracker.runs import RunError
 from pth_tracker_files import table_files, tables
 from pth_tracker_files.sources import LoadedRun, read_head
-from pth_tracker_files.tables import TableColumns
+from pth_tracker_files.table_columns import TableColumns
 
 
 def put(path: Path, content: str | bytes) -> Path:

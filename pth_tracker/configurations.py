@@ -63,23 +63,16 @@ def load_config(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"{place} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{place} is no UTF-8 text: give a configuration in JSON or YAML") from error
+    from pth_tracker.plain_yaml import load_yaml
+
     try:
-        data = json.loads(text) if place.suffix == ".json" else _yaml(text)
+        data = json.loads(text) if place.suffix == ".json" else load_yaml(text)
     except (ValueError, RecursionError) as error:
         where = " ".join(str(error).split())
         raise UsageError(f"{place} is no {'JSON' if place.suffix == '.json' else 'YAML'}: {where}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{place} holds no mapping of keys to values: give a resolved configuration")
     return data
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
 
 
 def check_arms(

@@ -19,12 +19,12 @@ import pth_tracker
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
-    "errors atomic moments namespaces values runs tracker findings rules traces past model expressions stats "
-    "losses vocabulary design checks examine forked executors compare depict codec cache news writeback render "
-    "policy engine nightly fingerprints series probes configurations results reading demo cli"
+    "errors atomic moments namespaces plain_yaml redaction values runs tracker findings rules traces past model "
+    "expressions stats losses vocabulary design checks examine forked executors compare depict codec cache news "
+    "writeback render policy engine nightly fingerprints series probes configurations results reading demo cli"
 ).split()
 """The modules and packages of pth_tracker; each imports only from itself and those before it."""
-ADAPTER_MAY_IMPORT = {"errors", "values", "runs", "tracker"}
+ADAPTER_MAY_IMPORT = {"errors", "plain_yaml", "values", "runs", "tracker"}
 HEAVY = {"numpy", "pandas", "scipy", "yaml", "pydantic", "rich", "matplotlib", "mlflow", "wandb", "torch", "simpleeval"}
 MAX_LINES = 400
 

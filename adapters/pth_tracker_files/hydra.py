@@ -13,8 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import yaml
-
+from pth_tracker.plain_yaml import load_yaml
 from pth_tracker_files.sources import read_head
 
 MAX_BYTES: Final = 1 << 20
@@ -58,11 +57,11 @@ def _read_folder(folder: Path) -> HydraFiles:
             raw = read_head(path, MAX_BYTES + 1)
             if len(raw) > MAX_BYTES:
                 raise ValueError(f"is larger than {MAX_BYTES} bytes")
-            loaded[name] = yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            loaded[name] = load_yaml(raw)
             paths.append(path)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             notes.append(f"{path} was not read: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     config = loaded.get("config.yaml")
     resolved = _resolve(config, config) if isinstance(config, dict) else {}

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import yaml
 
 from pth_tracker.errors import TrackerError
+from pth_tracker.plain_yaml import load_yaml
 from pth_tracker.runs import History, RunError, RunRef, RunState, SourceRun
 from pth_tracker.tracker import AUDIT_RUN_NAME
 from pth_tracker_files.naming import as_text
@@ -131,10 +131,9 @@ def _read_meta(path: Path) -> Mapping[str, object]:
         OSError: it cannot be read.
     """
     try:
-        meta = yaml.load(_read_text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line = str(error).splitlines()[0]
-        raise TrackerError(f"{path} is no readable YAML ({line})") from error
+        meta = load_yaml(_read_text(path))
+    except ValueError as error:
+        raise TrackerError(f"{path} is no readable YAML ({error})") from error
     if not isinstance(meta, dict):
         raise TrackerError(f"{path} holds no mapping, so it describes no run and no experiment")
     return {str(key): value for key, value in meta.items()}

@@ -11,6 +11,7 @@ import json
 import math
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -140,6 +141,12 @@ class HistoryRows:
         if text[:1] == b"[" or (text[:1] == b'"' and len(text) > _LONGEST_WORD):
             return
         try:
+            # As for an item whose path is known, so that a number counts alike wherever it stands.
+            column.add(row, float(text))
+            return
+        except ValueError:
+            pass
+        try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return
@@ -200,8 +207,11 @@ class HistoryRows:
         return frozenset(column.name for column in self._metrics() if column.name != STEP)
 
     def _metrics(self) -> Iterator[_Column]:
-        media = tuple(self._media)
-        return (c for c in self._columns.values() if c.numeric and not (media and c.name.startswith(media)))
+        return (c for c in self._columns.values() if c.numeric and not (self._media and self._is_media(c.name)))
+
+    def _is_media(self, name: str) -> bool:
+        dots = islice((place for place, char in enumerate(name) if char == "."), MAX_DEPTH)
+        return any(name[: place + 1] in self._media for place in dots)
 
     def history(self) -> History:
         """The wanted metrics by step."""

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import yaml
-
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
+from pth_tracker.plain_yaml import load_yaml
 from pth_tracker.values import MAX_LITERAL, Maybe, Value, canonical_value, is_secret, same_value, show_value
 from pth_tracker.vocabulary.canonicalise import Reading
 
@@ -96,8 +95,8 @@ def _parsed(text: str) -> Value:
     value = canonical_value(bare)
     if isinstance(value, str) and bare[:1] in ("[", "{") and len(bare) <= MAX_LITERAL:
         try:
-            return canonical_value(yaml.safe_load(bare))
-        except (yaml.YAMLError, ValueError, RecursionError):
+            return canonical_value(load_yaml(bare))
+        except ValueError:
             return value
     return value
 

@@ -55,6 +55,9 @@ def parse_mapping(text: str, path: Path, expected: str) -> tuple[dict[str, Any],
         raise DesignError(f"{problem}", path=path, line=mark.line + 1 if mark else None) from error
     except RecursionError as error:
         raise DesignError("it is nested too deeply", path=path) from error
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        # PyYAML lets Python's own errors out of values that look like a time or a number and are none.
+        raise DesignError(f"it holds a value that cannot be read: {error}", path=path) from error
     if not isinstance(data, dict):
         raise DesignError(expected, path=path, line=1)
     return data, root

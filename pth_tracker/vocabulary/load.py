@@ -23,12 +23,15 @@ import yaml
 from pydantic import ValidationError
 
 from pth_tracker.errors import UsageError
+from pth_tracker.plain_yaml import load_yaml
 from pth_tracker.vocabulary.schema import Candidate, Framework, Head, Quantity, RoleAbout
 
 Model = TypeVar("Model", bound=Head)
 
 FACT_PREFIX = "harness/"
 """Under this prefix `pth_tracker.probes` logs quantities by their canonical names, in every framework."""
+MAX_BYTES: Final = 1_000_000
+"""The largest vocabulary file of a user's that is read."""
 MAX_PARENTS: Final = 8
 """Frameworks that may extend one another in a row."""
 
@@ -46,15 +49,8 @@ class _Source:
     raw: bytes
 
     def data(self) -> Any:
-        try:
-            try:
-                return yaml.load(self.raw, Loader=_Loader)
-            except yaml.YAMLError:
-                return yaml.safe_load(self.raw)  # which names the line more closely
-        except yaml.YAMLError as error:
-            place = getattr(error, "problem_mark", None)
-            line = f":{place.line + 1}" if place else ""
-            raise UsageError(f"{self.name}{line}: this vocabulary is no YAML: {error}".replace("\n", " ")) from error
+        """The file's content; a user's file has been read by `load_yaml` before."""
+        return yaml.load(self.raw, Loader=_Loader)
 
     def head(self) -> Head:
         """The part that recognises the framework, without reading the rest: a built-in file's sections start lines."""
@@ -199,15 +195,29 @@ def _check(framework: Framework, name: str, quantities: Collection[str], roles: 
 
 def _own_source(path: Path) -> tuple[str, _Source]:
     """A user's file by the name of the framework it tells of."""
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such vocabulary file")
-    source = _Source(path.name, path.read_bytes())
-    data = source.data()
+    source = _Source(path.name, _own_bytes(path))
+    try:
+        data = load_yaml(source.raw)
+    except ValueError as error:
+        place = getattr(error.__cause__, "problem_mark", None)
+        line = f":{place.line + 1}" if place else ""
+        raise UsageError(f"{source.name}{line}: this vocabulary is no YAML: {error}") from error
     name = data.get("framework") if isinstance(data, Mapping) else None
     if not isinstance(name, str):
         _validated(source.name, data, Framework)  # which says what is wrong
         raise UsageError(f"{source.name} at framework: it names no framework")
     return name, source
+
+
+def _own_bytes(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path}: there is no such vocabulary file")
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path}: a vocabulary file may have {MAX_BYTES:,} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: this vocabulary file cannot be read: {error.strerror}") from error
 
 
 def _with_prefixes(heads: Mapping[str, Head]) -> dict[str, Head]:

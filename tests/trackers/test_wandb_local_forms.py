@@ -232,8 +232,8 @@ def test_empty_run_folder_is_listed_with_what_is_missing(tmp_path: Path) -> None
         ("config.yaml", "a: !!python/object/apply:os.system [x]\n", "no valid YAML"),
         ("config.yaml", "[" * 5000, "no valid YAML"),
         ("config.yaml", "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
-            f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)), "more than 200000 values"),
-        ("config.yaml", "a: &a [*a]\n", "more than 200000 values"),
+            f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)), "more than 200,000 values"),
+        ("config.yaml", "a: &a [*a]\n", "an alias holds itself"),
         ("config.yaml", "x" * (2 * 1024 * 1024 + 1), "larger than 2 MiB"),
         ("wandb-metadata.json", "{", "no valid JSON"),
         ("wandb-metadata.json", "[]", "no JSON object"),

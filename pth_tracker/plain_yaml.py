@@ -11,6 +11,8 @@ MOST_VALUES: Final = 200_000
 """Values that a document may spell once its aliases are written out."""
 _MOST_OPENED: Final = 5_000
 """Beyond so many brackets, or in a long row of dashes, the loader in C may take gigabytes for the depth alone."""
+_SHORT: Final = 100_000
+"""Characters up to which the slow loader is tried as well."""
 
 _OPENED: Final = re.compile(r"[\[{]")
 _DASHES: Final = re.compile(r"(?:[-?:][ \t]+){500}")
@@ -26,20 +28,29 @@ def load_yaml(text: str | bytes, *, most: int = MOST_VALUES) -> Any:
     """
     plain = text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
     try:
-        loader = _loader_for(plain)(plain)
         try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _check_size(node, most)
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
+            return _loaded(plain, _loader_for(plain), most)
+        except yaml.YAMLError:
+            if len(plain) > _SHORT:
+                raise
+            return _loaded(plain, yaml.SafeLoader, most)  # which names the line more closely
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, AttributeError, TypeError, OverflowError) as error:
         # Values that look like a time or a number and are none let errors of Python's own out of PyYAML.
         raise ValueError(" ".join(str(error).split())[:300] or type(error).__name__) from error
+
+
+def _loaded(text: str, loader_class: Any, most: int) -> Any:
+    loader = loader_class(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, most)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
 
 
 def _loader_for(text: str) -> Any:

@@ -29,7 +29,7 @@ from pth_tracker.vocabulary.load import load_vocabulary
 
 Number = TypeVar("Number", np.int64, np.float64)
 
-EXAMINE_VERSION: Final = 5
+EXAMINE_VERSION: Final = 6
 """Raised whenever examining the same history would yield something else: part of the cache's key."""
 BLOCK: Final = 8
 """Updates a block of hashes."""

@@ -142,7 +142,7 @@ class Plan:
     kl_tolerance: float = 0.05
     """Nats per token above which a sampler counts as lagging."""
     stress: str = ""
-    """The configuration key of the design's stress axis, which declares a lag where it is above 1."""
+    """The configuration key of the design's stress axis, which declares a lag where its name is that of one."""
     age: str = ""
     """The designed age of each update's data, an expression over ``update``; ``""``: none is designed."""
     batch_uses: int = 1

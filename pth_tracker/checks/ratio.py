@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,12 +28,7 @@ PROBED_WEIGHT: Final = "is_weight_mean"
 
 def lag_declared(view: RunView) -> int | None:
     """By how many updates the sampler is designed to lag; 0: not at all, None: nothing says."""
-    if view.plan.stress:
-        value = view.run.get(view.plan.stress)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return int(value) if value > 1 else 0
-    staleness = view.role("staleness")
-    return None if staleness is MISSING else int(staleness)
+    return view.reading.designed_lag(view.plan.stress)
 
 
 def sampler_series(view: RunView) -> Series | None:
@@ -128,7 +122,7 @@ def judge_idle_clip(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     author who wants an uncorrected baseline says so in the design's ``ignore``, with a reason.
 
     Configuration: ``rules.kl_tolerance`` (0.05 nats per token), ``stress`` for a lag that the vocabulary does not
-    know.
+    know: a setting whose name is that of a lag (lag, stale, sync, refresh, interval, delay ...).
 
     References: T. Pan, Probe the Harness, arXiv 2610.02911, check 1.
     """
@@ -199,7 +193,7 @@ def judge_ratio_one(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     if view.role("ratio_is_one") is not True:
         return
     updates = view.role("updates_per_batch")
-    steps = "" if updates is MISSING else f": {updates:g} optimiser step a batch"
+    steps = "" if updates is MISSING else f": {updates:g} optimiser step{'' if updates == 1 else 's'} a batch"
     yield Finding(
         1,
         Level.INFO,

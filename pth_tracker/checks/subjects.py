@@ -93,6 +93,8 @@ class RunView:
             found.add("exact_zeros")
         if not self.reading.roles.get("clip_not_testable") and not (clip and clip.meaning.clip == "not_testable"):
             found.add("testable_clip")
-        if self.plan.stress and self.run.get(self.plan.stress) is not MISSING:
+        # A setting of another kind, or a value that is no number, tells no lag.
+        found.discard("staleness")
+        if self.reading.designed_lag(self.plan.stress) is not None:
             found.add("staleness")
         return frozenset(found)

@@ -305,22 +305,10 @@ def _stress(comparison: Comparison) -> list[str]:
         known = dict.fromkeys(name for m in comparison.members for name in m.reading.framework.staleness)
         own = [name for name in known if any(name in member.run.config for member in comparison.members)]
         return [*lines, *_commented_out("stress", {"key": own[0] if own else "some.key"})]
-    if all(_lag_of(member, key) == _lag(member.reading.role("staleness")) for member in comparison.members):
+    if all(member.reading.designed_lag(key) == member.reading.designed_lag() for member in comparison.members):
         return [*lines, *_entry("stress", {"key": key})]
     lines += _comment("Left out, it is this one, with the lag that the whole configuration tells.")
     return [*lines, *_commented_out("stress", {"key": key})]
-
-
-def _lag_of(member: Member, key: str) -> int | None:
-    """The lag that a declared stress key stands for; None: nothing is said."""
-    value = member.run.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return int(value) if value > 1 else 0
-    return _lag(member.reading.role("staleness"))
-
-
-def _lag(role: Any) -> int | None:
-    return None if role is MISSING else int(role)
 
 
 # text

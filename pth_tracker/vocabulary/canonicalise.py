@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,13 +14,18 @@ from pth_tracker.runs import Floats, History, Ints, Run
 from pth_tracker.values import MISSING, Maybe, is_secret
 from pth_tracker.vocabulary.detect import find_keys, matches_any
 from pth_tracker.vocabulary.functions import FUNCTIONS
-from pth_tracker.vocabulary.lens import EffectiveSeed, Lens, release, seed_text
+from pth_tracker.vocabulary.lens import MAX_NUMBER, EffectiveSeed, Lens, release, seed_text
 from pth_tracker.vocabulary.load import Vocabulary
 from pth_tracker.vocabulary.schema import Candidate, Framework
 
 WIDENED: Final = {"batch_id": "batch_id_high"}
 """Quantity to the one that holds its upper bits, since a store that keeps float32 keeps 24 bits of each."""
 LOW_BITS: Final = 24
+LAG_NAME: Final = re.compile(
+    r"lag|stale|sync|refresh|interval|delay|behind|ahead|prefetch|off_?(?:policy|by)|version|(?<![a-z])age(?![a-z])",
+    re.IGNORECASE,
+)
+"""Names of settings whose value is by how many updates the sampler lags."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ class Reading:
             elif role.expr:
                 value = self._expression(role.expr, found)
             else:
-                held = [value for key in role.keys if (value := lens.get(key)) is not MISSING]
-                value = held[0] if held else (MISSING if role.default is None else role.default)
-            if value is not MISSING:
+                held = [value for key in role.keys if (value := lens.cfg(key)) is not None]
+                value = held[0] if held else role.default
+            if value is not MISSING and value is not None:
                 found[name] = value
         return found
 
@@ -100,6 +106,19 @@ class Reading:
     def role(self, name: str) -> Any:
         """The role's value, or `MISSING`."""
         return self.roles.get(name, MISSING)
+
+    def designed_lag(self, stress: str = "") -> int | None:
+        """By how many updates the sampler is designed to lag; 0: not at all, None: nothing says.
+
+        ``stress`` is the key of a design's stress axis, which says so where the vocabulary does not know it and its
+        name is that of a lag: others are batch sizes, lengths or coefficients.
+        """
+        told = _finite(self.role("staleness"))
+        known = stress in self.framework.staleness
+        value = _finite(self.run.get(stress)) if stress and not (known and told is not None) else None
+        if value is not None and (known or LAG_NAME.search(stress.rpartition(".")[2])):
+            return int(value) if value > 1 else 0
+        return None if told is None else int(told)
 
     @cached_property
     def seed(self) -> EffectiveSeed:
@@ -189,6 +208,13 @@ class Reading:
     def is_seed(self, key: str) -> bool:
         """Whether the configuration key holds a seed, of the data order or of anything else."""
         return key in self.seed_keys or matches_any(key, self.framework.other_seeds)
+
+
+def _finite(value: Any) -> float | None:
+    """``value`` where it is a number that can be counted with, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
+        return None
+    return float(value)
 
 
 def _logged(candidate: Candidate, key: str, history: History) -> tuple[Ints, Floats]:

@@ -125,9 +125,10 @@ def skyrl_correction(lens: Lens) -> Maybe:
     block = "trainer.algorithm.off_policy_correction"
     keys = ("tis_ratio_type", "sequence_mask_metric")
     active = [f"{key}={value}" for key in keys if (value := lens.cfg(f"{block}.{key}"))]
-    for name in ("outlier_token_is_threshold", "token_mask_is_threshold"):
-        bounds = [lens.cfg(f"{block}.{name}_{side}") for side in ("low", "high")]
-        active += [name] if any(bound is not None for bound in bounds) else []
+    # A single bound leaves out outliers; the mask of tokens acts with both alone.
+    for name, enough in (("outlier_token_is_threshold", any), ("token_mask_is_threshold", all)):
+        given = [lens.cfg(f"{block}.{name}_{side}") is not None for side in ("low", "high")]
+        active += [name] if enough(given) else []
     if lens.cfg("trainer.algorithm.use_tis") is True:
         active.append("use_tis")
     return ", ".join(active) or "none"

@@ -78,7 +78,7 @@ def roll_correction(lens: Lens) -> Maybe:
     active = []
     if lens.cfg(f"{block}.is_weight.enabled") is True:
         kind, bound = lens.cfg(f"{block}.is_weight.weight_type", "token"), lens.cfg(f"{block}.is_weight.upper_bound")
-        active.append(f"{kind} weights" + ("" if bound is None else f" up to {bound:g}"))
+        active.append(f"{kind} weights" + ("" if bound is None else f" up to {bound}"))
     filters = lens.get(f"{block}.filters")
     for one in filters if isinstance(filters, list) else ():
         if isinstance(one, Mapping) and one.get("enabled") is True:

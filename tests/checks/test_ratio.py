@@ -145,6 +145,22 @@ def test_the_design_names_the_lag_of_a_fork() -> None:
         assert not findings(audit_of([odd], {"stress": {"key": "trainer.weight_refresh"}}), "idle-clip"), value
 
 
+@pytest.mark.parametrize("key", ["data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", "data.max_response_length"])
+def test_a_stress_axis_of_another_kind_declares_no_lag(key: str) -> None:
+    metrics: dict[str, Values | None] = {CLIP: 0.0, K3: None, "rollout_corr/kl": None}
+    design = {"stress": {"key": key}}
+    assert outcomes(audit_of([one(metrics=metrics)], design), "idle-clip") == {"not judged"}
+    lagging = audit_of([one({"trainer.sync_interval": 16}, metrics=metrics)], design)
+    assert only(lagging, "idle-clip").evidence["designed_lag"] == 16
+
+
+def test_a_stress_key_that_the_vocabulary_knows_means_the_lag_that_it_tells() -> None:
+    metrics: dict[str, Values | None] = {CLIP: 0.0, K3: None, "rollout_corr/kl": None}
+    run = one({"async_training.staleness_threshold": 0.5}, metrics=metrics)
+    for design in (None, {"stress": {"key": "async_training.staleness_threshold"}}):
+        assert only(audit_of([run], design), "idle-clip").evidence["designed_lag"] == 1
+
+
 def test_values_that_are_not_finite_are_evidence_of_lag() -> None:
     twice = [1e-4] * 30 + [math.inf, math.nan] + [1e-4] * 28
     assert not findings(audit_of([one(metrics=idle(**{K3: twice}))]), "idle-clip")  # no lag declared, none grown

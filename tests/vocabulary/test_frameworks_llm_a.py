@@ -56,6 +56,23 @@ def test_recognised_by_configuration_and_by_metrics_and_by_no_other(name: str) -
     assert without in (GENERIC, "trl_grpo")  # under what wraps it, it is TRL
 
 
+@pytest.mark.parametrize(
+    ("trl", "correction", "one"),
+    [
+        ({"use_vllm": True, "async_prefetch": True}, "token_truncate against vLLM", False),
+        ({"use_vllm": True, "vllm_importance_sampling_correction": False}, "none", True),
+        ({"use_vllm": False}, "none", True),
+    ],
+)
+def test_axolotls_yaml_is_read_with_the_defaults_of_its_trainer(
+    trl: dict[str, Any], correction: str, one: bool
+) -> None:
+    settings = {"num_generations": 8, "num_iterations": 1, **trl}
+    read = reading({"micro_batch_size": 4, "gradient_accumulation_steps": 8, "trl": settings})
+    assert read.run.framework == "axolotl_grpo"
+    assert (read.role("correction"), read.role("ratio_is_one")) == (correction, one)
+
+
 def test_unsloths_rloo_is_rloo() -> None:
     assert reading(CASES["trl_rloo"].settings(unsloth_num_chunks=-1)).run.framework == "trl_rloo"
 
@@ -121,6 +138,12 @@ def test_metrics_alone_tell_no_setting(name: str) -> None:
         ("axolotl_grpo", {"steps_per_generation": 8}, {"ratio_is_one": False}),
         ("axolotl_grpo", {"replay_buffer_size": 16}, {"filtered_batches": True}),
         ("axolotl_grpo", {"async_prefetch": False, "vllm_sync_interval": 1}, {"staleness": 0}),
+        (
+            "axolotl_grpo",
+            {"async_prefetch": False, "vllm_sync_interval": 5},
+            {"staleness": 0},
+        ),  # read by async_prefetch
+        ("axolotl_grpo", {"prefetch_depth": 3, "vllm_sync_interval": 5}, {"staleness": 7}),
         ("openrlhf", {"train.max_epochs": 2}, {"ratio_is_one": False, "updates_per_batch": 2}),
         ("openrlhf", {"train.batch_size": 64}, {"ratio_is_one": False, "updates_per_batch": 2}),
         ("openrlhf", {"train.async_enable": True, "train.async_queue_size": 3}, {"staleness": 3, "asynchronous": True}),
@@ -168,6 +191,24 @@ def test_metrics_alone_tell_no_setting(name: str) -> None:
             "skyrl",
             {"trainer.fully_async.enabled": True},
             {"staleness": 4, "asynchronous": True, "updates_per_batch": 1},
+        ),
+        (
+            "skyrl",
+            {"trainer.algorithm.off_policy_correction.token_mask_is_threshold_high": 2.0},
+            {"correction": "none"},  # the mask acts with both bounds alone
+        ),
+        (
+            "skyrl",
+            {
+                "trainer.algorithm.off_policy_correction.token_mask_is_threshold_high": 2.0,
+                "trainer.algorithm.off_policy_correction.token_mask_is_threshold_low": 0.5,
+            },
+            {"correction": "token_mask_is_threshold"},
+        ),
+        (
+            "skyrl",
+            {"trainer.algorithm.off_policy_correction.outlier_token_is_threshold_high": 100.0},
+            {"correction": "outlier_token_is_threshold"},
         ),
         (
             "skyrl",

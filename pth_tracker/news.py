@@ -12,8 +12,9 @@ from pth_tracker.past import PastAudit, PastFinding, SinceLast
 def since_last(audit: Audit, last: PastAudit | None) -> SinceLast:
     """The findings of ``audit`` that fail or warn, sorted by whether ``last`` had them, and those that are gone.
 
-    A finding is an earlier one again if rule and bug are the same, and the arms where it compares arms, else any of
-    the runs. On more runs than before, or where it failed and only warned before, it is new all the same.
+    A finding is an earlier one again if rule and bug are the same, any of the runs, and, where it compares arms, these
+    and the claim or key that it is about. On more runs than before, unless it compares arms, or where it failed and
+    only warned before, it is new all the same.
     """
     now = [finding for finding in audit.findings if finding.counts and finding.level is not Level.INFO]
     if last is None:
@@ -42,11 +43,23 @@ def _compares_arms(arms: Sequence[str]) -> bool:
 def _is_again(finding: Finding, past: PastFinding) -> bool:
     if (finding.rule, finding.tag) != (past.rule, past.tag):
         return False
-    if _compares_arms(finding.arms) or _compares_arms(past.arms):
-        return sorted(finding.arms) == sorted(past.arms)
+    arms = sorted(finding.arms) == sorted(past.arms)
+    if about_of(finding) != past.about or ((_compares_arms(finding.arms) or _compares_arms(past.arms)) and not arms):
+        return False
     if finding.runs and past.runs:
         return not set(finding.runs).isdisjoint(past.runs)
-    return not finding.runs and not past.runs and sorted(finding.arms) == sorted(past.arms)
+    return not finding.runs and not past.runs and arms
+
+
+def about_of(finding: Finding) -> str:
+    """What a finding is about beside its runs and arms: a claim's text; the key or kind of a difference of arms.
+
+    On single runs it is ``""``: such findings are gathered, and their evidence with them.
+    """
+    told = finding.evidence.get("claim", "")
+    if not told and _compares_arms(finding.arms):
+        told = " ".join(str(finding.evidence[name]) for name in ("kind", "key") if name in finding.evidence)
+    return str(told)
 
 
 def untold(news: SinceLast, last: PastAudit | None) -> tuple[Finding, ...]:
@@ -70,6 +83,7 @@ def remembered(audit: Audit, news: SinceLast, last: PastAudit | None, told: bool
             finding.runs,
             tuple(audit.label(key) for key in finding.blames or finding.runs),
             told or finding not in due,
+            about_of(finding),
         )
         for finding in (*news.new, *news.still_open)
     )

@@ -28,6 +28,8 @@ class PastFinding:
     """The names then shown for those that it blames, or for all where it blames none."""
     told: bool = False
     """Whether a notification named it."""
+    about: str = ""
+    """What tells it from others of its rule on the same arms: the claim, the key, the kind of difference."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class PastAudit:
     """One past audit."""
 
     configuration: str
-    """Equal for audits of the same runs: tracker, project, filters and rules."""
+    """Equal for audits of the same runs under one name: name, tracker, project, filters and rules."""
     project: str
     tracker: str
     """The address, without credentials."""
     audited_at: datetime
+    name: str = ""
+    """What the configuration calls it."""
     selection: str = ""
     """The filters, as shown; ``""``: all runs and rules."""
     version: str = ""

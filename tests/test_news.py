@@ -3,6 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from pth_tracker.findings import Finding, Level
 from pth_tracker.model import Audit, AuditedRun
 from pth_tracker.news import remembered, since_last, untold
@@ -88,6 +90,42 @@ def test_a_warning_that_fails_is_new_and_a_failure_that_warns_is_open() -> None:
 def test_two_findings_of_one_rule_on_one_arm_are_told_apart_by_their_runs() -> None:
     one, other = finding(runs=("r1",), arms=("a",)), finding(runs=("r2",), arms=("a",))
     assert told((one,), audit(one, other)) == {"new": ["idle-clip"], "open": ["idle-clip"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"claim": "TIS is stable"}, {"claim": "TIS is better"}),
+        ({"kind": "seed"}, {"kind": "field"}),
+        ({"key": "clip_low"}, {"key": "clip_high"}),
+    ],
+)
+def test_two_findings_of_one_rule_on_the_same_arms_are_told_apart_by_what_they_are_about(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    first, second = (finding("r", arms=("a", "b"), evidence=evidence) for evidence in (one, other))
+    assert told((first,), audit(first, second)) == {"new": ["r"], "open": ["r"]}
+    assert told((first, second), audit(second)) == {"open": ["r"], "resolved": ["r"]}
+    last = past(first)
+    (due,) = untold(since_last(audit(first, second), last), last)
+    assert due is second
+
+
+def test_a_claim_on_one_arm_is_another_than_the_claim_beside_it_and_its_numbers_do_not_matter() -> None:
+    first, second = (finding("c", arms=("a",), evidence={"claim": text, "drop": 0.1}) for text in ("x", "y"))
+    assert told((first,), audit(second)) == {"new": ["c"], "resolved": ["c"]}
+    assert told((first,), audit(finding("c", arms=("a",), evidence={"claim": "x", "drop": 0.2}))) == {"open": ["c"]}
+
+
+def test_a_comparison_of_the_same_arms_on_other_runs_is_another_one() -> None:
+    at_64, at_96 = finding("p", ("r1", "r2"), arms=("a", "b")), finding("p", ("r3", "r4"), arms=("a", "b"))
+    assert told((at_64,), audit(at_64, at_96)) == {"new": ["p"], "open": ["p"]}
+
+
+def test_a_finding_on_runs_is_the_same_whether_its_evidence_is_of_one_run_or_gathered_from_several() -> None:
+    alone = finding("u", ("r1",), arms=("a",), evidence={"kind": "field"})
+    gathered = finding("u", ("r1", "r2"), arms=("a",), evidence={"run-r1": {"kind": "field"}, "run-r2": {}})
+    assert told((gathered,), audit(alone)) == {"open": ["u"]}
 
 
 def test_what_is_ignored_or_explained_now_is_not_called_resolved() -> None:

@@ -39,7 +39,7 @@ def trend(
     """Show what past nightly audits of a project came to.
 
     One line an audit: how many runs there were, how many findings failed and warned, how many rules could not be
-    judged, and what was new and resolved. Audits of other trackers or under other filters stand in tables of their own.
+    judged, and what was new and resolved. Audits of other names, trackers or filters stand in tables of their own.
     """
     if last < 1:
         raise UsageError(f"--last {last}: give 1 or more")
@@ -71,7 +71,7 @@ def trend(
 def _row(audit: PastAudit) -> dict[str, Any]:
     counts = {name: audit.counts.get(name, 0) for name in COLUMNS}
     told = {"audited_at": audit.audited_at.isoformat(), "project": audit.project, "tracker": audit.tracker}
-    return {**told, "selection": audit.selection, "version": audit.version, **counts}
+    return {"name": audit.name, **told, "selection": audit.selection, "version": audit.version, **counts}
 
 
 def _table(audits: Sequence[PastAudit]) -> str:
@@ -82,6 +82,7 @@ def _table(audits: Sequence[PastAudit]) -> str:
     head = ["audited", *(name.replace("_", " ") for name in COLUMNS)]
     rows = [[f"{one.audited_at:%Y-%m-%d %H:%M}", *(str(one.counts.get(name, 0)) for name in COLUMNS)] for one in audits]
     widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    lines = [safe_text(f"{latest.project or 'files'} in {latest.tracker}{narrowed}")]
+    named = f"{latest.name}: " if latest.name else ""
+    lines = [safe_text(f"{named}{latest.project or 'files'} in {latest.tracker}{narrowed}")]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [head, *rows]]
     return "\n".join(lines) + "\n"

@@ -220,6 +220,7 @@ def _configuration(planned: PlannedAudit, tracker: Tracker) -> str:
     """What two audits have to have in common for one to tell what is new since the other."""
     entry, address = planned.entry, tracker.address
     told = [address.adapter, address.locations, entry.project, entry.where, entry.since, entry.select, entry.ignore]
+    told.append(entry.name)  # another design, or others to be told: what is new for one is not for the other
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 
@@ -274,6 +275,7 @@ def _remembered(
         project=entry.project,
         tracker=f"{address.adapter} at {' '.join(map(without_credentials, address.locations))}",
         audited_at=audit.audited_at,
+        name=entry.name,
         selection="; ".join(f"{name} {value}" for name, value in narrowed.items() if value),
         version=audit.version,
         counts={**audit.counts, "new": len(news.new), "resolved": len(news.resolved)},

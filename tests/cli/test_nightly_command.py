@@ -62,12 +62,12 @@ def test_two_nights_with_what_is_new_the_trend_and_the_cache(lab: Path, capsys: 
 
     assert main(["trend", "--project", DEMO]) == ExitCode.OK
     title, head, *rows = capsys.readouterr().out.splitlines()
-    assert title.startswith(f"{DEMO} in mlflow at sqlite:///")
+    assert title.startswith(f"demo: {DEMO} in mlflow at sqlite:///")
     assert head.split() == ["audited", "runs", "fail", "warn", "info", "not", "judged", "errors", "new", "resolved"]
     assert [row.split()[2:4] for row in rows] == [["12", "4"]] * 2 and [row.split()[-2] for row in rows] == ["4", "0"]
     assert main(["trend", "--project", DEMO, "--format", "json", "--last", "1"]) == ExitCode.OK
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["runs"], row["fail"], row["new"], row["project"]) == (12, 4, 0, DEMO)
+    assert (row["runs"], row["fail"], row["new"], row["project"], row["name"]) == (12, 4, 0, DEMO, "demo")
 
     assert main(["cache", "info"]) == ExitCode.OK
     assert "12 examinations and 2 past audits" in capsys.readouterr().out

@@ -224,7 +224,8 @@ def test_a_message_that_could_not_be_sent_is_reported_and_sent_the_next_night(la
 
 
 def test_one_audit_failing_does_not_stop_the_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.nights("audits: [{name: a, project: " + PROJECT + "}]")
+    lab.nights("audits: [{name: good, project: " + PROJECT + "}]")
+    assert [event["exit"] for event in lab.events() if event["event"] == "audit-end"] == [1]
     entries = f"""\
 audits:
   - {{name: no-design, project: {PROJECT}, design: none.yaml}}
@@ -257,7 +258,7 @@ audits:
     assert json.loads((lab.folder / "good.json").read_text())["since_last"]["new"] == []
     assert highest(statuses.values()) is ExitCode.USAGE and highest([]) is ExitCode.OK
     ends = {event["audit"]: event["exit"] for event in lab.events() if event["event"] in ("audit-end", "audit-error")}
-    assert ends == {"a": 1, **{name: int(status) for name, status in statuses.items()}}
+    assert ends == {name: int(status) for name, status in statuses.items()}
 
 
 def test_a_tracker_that_is_down_is_that_audits_error(lab: Lab) -> None:
@@ -283,6 +284,22 @@ def test_audits_under_other_filters_are_compared_with_their_own_kind(lab: Lab) -
     assert told(lab.night('where: "tis-*"')) == {"new": ["lost-seed"]}
     assert "new" not in told(lab.night('where: "tis-*"')) and "new" not in told(lab.night())
     assert Counter(one.selection for one in lab.past()) == {"": 2, "where tis-*": 2}
+
+
+def test_audits_of_one_project_under_other_names_tell_each_its_own_readers_once(lab: Lab) -> None:
+    (lab.folder / "design.yaml").write_text("rules: {levels: {lost-seed: 'off'}}\n")
+    with receiving() as one, receiving() as other:
+        entries = f"""\
+audits:
+  - {{name: inferred, project: {PROJECT}, notify: "{one.url}"}}
+  - {{name: designed, project: {PROJECT}, notify: "{other.url}", design: design.yaml}}
+"""
+        for _ in range(3):
+            done = lab.nights(entries)
+        assert ["new" in told(each) or "resolved" in told(each) for each in done] == [False, False]
+        assert (len(one.received), len(other.received)) == (1, 1)
+        assert "Lost Seed" in one.received[0]["message"] and "Lost Seed" not in other.received[0]["message"]
+    assert [past.name for past in lab.past()] == ["inferred", "designed"] * 3
 
 
 def test_strict_counts_what_could_not_be_judged(lab: Lab) -> None:

@@ -167,7 +167,11 @@ def _night(
         reached: set[ExitCode] = set()
         for done in run_night(planned, settings, log, health):
             reached.add(done.status)
-            show(done)
+            try:
+                show(done)
+            except PthTrackerError as error:  # standard output is full: the other audits go on
+                log("trouble", str(error), level="error", facts={"audit": done.name})
+                reached.add(error.exit_code)
         status = highest(reached)
         health.update(status="ended", audit=None, last_end=now(), last_exit=int(status))
         log("end", f"done, exit status {int(status)}", facts={"audits": len(planned), "exit": int(status)})

@@ -198,7 +198,8 @@ class _Reader:
         )
 
     def _file(self, name: str) -> Path:
-        return self._path.parent / Path(name).expanduser()
+        # In full: a folder "wandb" is not the tracker, and "logs" of one folder is not "logs" of another.
+        return self._path.absolute().parent / Path(name).expanduser()
 
     def _target(self, text: str, place: list[str | int]) -> Target:
         scheme = text.partition("://")[0].lower() if "://" in text else ""

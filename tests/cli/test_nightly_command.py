@@ -16,7 +16,7 @@ import pytest
 
 from conftest import MlflowServer
 from pth_tracker.cli import main
-from pth_tracker.errors import ExitCode
+from pth_tracker.errors import ExitCode, UsageError
 from trackers.mlflow_proxy import Answer, proxy
 
 Capture = pytest.CaptureFixture[str]
@@ -85,6 +85,28 @@ def test_how_much_is_printed(lab: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.startswith("demo: FAILED")
     assert main(["nightly", "--dry-run"]) == ExitCode.CHECK_FAILED
     assert "demo: dry run, nothing is written: 12 planned edits:" in capsys.readouterr().err
+
+
+def test_standard_output_that_is_full_stops_no_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    from pth_tracker.cli import output
+
+    def full(text: str) -> None:
+        raise UsageError("standard output cannot be written: No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(output, "emit", full)
+    Path("runs.csv").write_text("method,seed,acc\ngrpo,1,0.5\ngrpo,2,0.25\ntis,1,0.75\ntis,2,0.5\n")
+    Path("pth-tracker.yaml").write_text(
+        "audits:\n" + "".join(f"  - {{name: {one}, paths: runs.csv, outputs: {one}.json}}\n" for one in ("a", "b")),
+        encoding="utf-8",
+    )
+    assert main(["nightly", "--no-cache", "--cache", str(tmp_path / "cache"), "--log-format", "json"]) == ExitCode.USAGE
+    told = in_json(capsys.readouterr().err)
+    troubles = [event["audit"] for event in told if "No space left" in event["message"]]
+    assert troubles == ["a", "b"] and Path("a.json").exists() and Path("b.json").exists()
+    assert told[-1]["event"] == "end" and told[-1]["exit"] == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(

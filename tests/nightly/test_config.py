@@ -60,6 +60,21 @@ def test_a_full_file_is_read_with_variables_replaced_and_files_found_beside_it(t
     assert logs.link == "https://dash/?audit=logs"
 
 
+def test_paths_are_those_of_the_files_folder_whatever_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for lab in ("one", "other"):
+        (tmp_path / lab).mkdir()
+        monkeypatch.chdir(tmp_path / lab)
+        Path("lab.yaml").write_text("audits: [{name: a, paths: [wandb, logs], outputs: r.json}]", encoding="utf-8")
+        (audit,) = load_configuration(Path("lab.yaml"), {}).audits
+        assert audit.locations == (str(tmp_path / lab / "wandb"), str(tmp_path / lab / "logs"))
+        assert audit.outputs == (tmp_path / lab / "r.json",)
+        found.append(audit.locations)
+    assert found[0] != found[1], "two labs share no past"
+
+
 def test_no_secret_is_in_what_a_configuration_shows_of_itself(tmp_path: Path) -> None:
     shown = repr(load(tmp_path, FULL))
     assert "s3cret" not in shown and "TokenA" not in shown

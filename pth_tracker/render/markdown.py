@@ -18,6 +18,7 @@ from pth_tracker.errors import ExitCode
 from pth_tracker.model import CHECK_TITLES, Audit, AuditedRun, Coverage, DesignInForce, Finding, Level, Verdict
 from pth_tracker.render import news
 from pth_tracker.render.evidence import redacted
+from pth_tracker.render.page import safe_url
 from pth_tracker.render.summary import (
     explained,
     finding_facts,
@@ -292,9 +293,8 @@ def _runs(audit: Audit) -> Iterator[str]:
 def _linked(run: AuditedRun) -> str:
     """The run's label, linked to its page where the tracker has one."""
     label = escape(run.label, 100)
-    if not run.url.startswith(("http://", "https://")) or len(run.url) > 500:
-        return label
-    return f"[{label}](<{quote(run.url.encode('utf-8', 'replace'), safe=':/?=&%#~.,-_;+')}>)"
+    url = safe_url(run.url)
+    return f"[{label}](<{quote(url, safe=':/?=&%#~.,-_;+@')}>)" if url and len(url) <= 500 else label
 
 
 def _notes(audit: Audit) -> Iterator[str]:

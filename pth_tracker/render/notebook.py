@@ -8,6 +8,7 @@ from typing import Final
 
 from pth_tracker.findings import Finding, Level
 from pth_tracker.model import Audit, Report
+from pth_tracker.render.page import safe_url
 from pth_tracker.render.summary import finding_order, summary, tally
 from pth_tracker.render.text import compact_names, counted, safe_text
 from pth_tracker.runs import Run
@@ -98,6 +99,5 @@ def _text(text: object, limit: int = MAX_TEXT) -> str:
 
 
 def _linked(label: str, url: str) -> str:
-    if not url.startswith(("http://", "https://")):
-        return _text(label)
-    return f'<a href="{html.escape(safe_text(url))}" rel="noreferrer">{_text(label)}</a>'
+    safe = safe_url(url)
+    return f'<a href="{html.escape(safe)}" rel="noreferrer">{_text(label)}</a>' if safe else _text(label)

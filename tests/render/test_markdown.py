@@ -148,12 +148,14 @@ def test_the_page_opens_with_the_verdict_and_has_a_line_for_each_finding_that_co
 def test_runs_link_to_their_pages_and_nothing_else_does() -> None:
     audit = Audit(
         runs={
-            "a": run("a", "a", url="https://w.example/p/runs/1?x=(1)\n[b]"),
+            "a": run("a", "a", url="https://me:hunter2@w.example/p/runs/1?x=(1)[b]>"),
             "b": run("b", "b", url="javascript:alert(1)"),
+            "d": run("d", "d", url="https://w.example/\n[b](javascript:alert(1))"),
+            "e": run("e", "e", url="https:w.example"),
             "c": run("c", "c", verdict=Verdict.FAIL),
         }
     )
-    assert shown(to_markdown(audit)).links == ["https://w.example/p/runs/1?x=%281%29%0A%5Bb%5D"]
+    assert shown(to_markdown(audit)).links == ["https://me@w.example/p/runs/1?x=%281%29%5Bb%5D%3E"]
 
 
 @pytest.mark.parametrize("letter", ["x", "\u5b66"])

@@ -77,6 +77,21 @@ def test_hostile_text_stays_text() -> None:
         assert not piece.links
 
 
+@pytest.mark.parametrize(
+    ("url", "links"),
+    [
+        ("https://w.example/r?a=1&b=2", ["https://w.example/r?a=1&b=2"]),
+        ("https://me:hunter2@w.example/r", ["https://me@w.example/r"]),
+        ("https://w.example/\x1b[2J", []),
+        ("https:w.example", []),
+        ("", []),
+    ],
+)
+def test_only_web_pages_are_linked_and_without_credentials(url: str, links: list[str]) -> None:
+    source = SourceRun(RunRef("p", "r"), "r", RunState.FINISHED, url=url)
+    assert shown(RunSet([Run((source,), label="r")])).links == links
+
+
 def test_a_report_of_the_library_and_long_tables_stay_small() -> None:
     report = Report(subject="check 6")
     assert shown(report).text == "PASSEDcheck 6"

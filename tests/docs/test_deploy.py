@@ -95,6 +95,25 @@ def test_the_example_configuration_is_sound(tmp_path: Path) -> None:
 def test_the_variables_of_the_example_are_given_where_it_runs() -> None:
     named = set(re.findall(r"\$\{(\w+)\}", text("pth-tracker.yaml").partition("\n")[2]))
     assert named == set(VARIABLES)
+    (audit,) = [step for step in workflow()["jobs"]["audit"]["steps"] if step.get("name") == "audit"]
+    assert named <= audit["env"].keys()
+    for name in named:
+        assert f"--from-literal={name}=" in text("cronjob.yaml") and name in text("pth-tracker.service")
+
+
+def test_the_files_of_the_example_are_where_it_runs() -> None:
+    """A report goes into a folder that each of them has, and what is read lies beside the configuration."""
+    for audit in load_configuration(DEPLOY / "pth-tracker.yaml", VARIABLES).audits:
+        for output in audit.outputs:
+            service = unit("pth-tracker.service")["Service"]
+            assert output.parent == Path("/var/lib", service["StateDirectory"])
+            (container,) = cronjob()["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+            assert {"name": "reports", "mountPath": str(output.parent)} in container["volumeMounts"]
+            steps = workflow()["jobs"]["audit"]["steps"]
+            assert any(str(output.parent) in step.get("run", "").split() for step in steps[:-1])
+            assert steps[-1]["with"]["path"] == str(output.parent)
+        if audit.design:
+            assert audit.design.parent == DEPLOY and f"--from-file={audit.design.name}" in text("cronjob.yaml")
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
@@ -124,10 +143,11 @@ def test_the_cronjob_never_overlaps_and_keeps_its_cache() -> None:
     assert set(mounted) == volumes
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environment["PTH_TRACKER_CACHE"] == mounted["cache"]
-    claim = list(yaml.safe_load_all(text("cronjob.yaml")))[0]["metadata"]["name"]
-    assert claim in [
+    documents = list(yaml.safe_load_all(text("cronjob.yaml")))
+    claims = {one["metadata"]["name"] for one in documents if one["kind"] == "PersistentVolumeClaim"}
+    assert claims == {
         one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one
-    ]
+    }
 
 
 def test_the_workflow_keeps_its_cache_and_fails_only_where_the_audit_did() -> None:

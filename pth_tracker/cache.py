@@ -24,6 +24,7 @@ from pth_tracker import codec
 from pth_tracker.examine import EXAMINE_VERSION, BatchIds, Digest, Examination, Reduced, RuleOutcome, Unit
 from pth_tracker.model import Basis, Finding, Level, Plan
 from pth_tracker.past import PastAudit
+from pth_tracker.redaction import without_environment
 from pth_tracker.runs import SourceRun
 from pth_tracker.stats.chance import Witness
 from pth_tracker.stats.seams import Seam
@@ -296,7 +297,8 @@ class Cache:
 
     def add_audit(self, audit: PastAudit) -> None:
         """Keeps one audit, and of its configuration the latest thousand."""
-        row = (audit.configuration, audit.project, audit.tracker, audit.audited_at.isoformat(), audit.to_text())
+        facts = (audit.configuration, audit.project, audit.tracker, audit.audited_at.isoformat())
+        row = (*facts, without_environment(audit.to_text()))
         with self._guarded() as connection:
             if connection is not None and not self._read_only:
                 with connection:

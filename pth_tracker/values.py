@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -18,6 +19,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from pth_tracker.namespaces import is_namespace, parse_namespace
+from pth_tracker.redaction import REDACTED as REDACTED
+from pth_tracker.redaction import hide_secrets as hide_secrets
+from pth_tracker.redaction import is_secret as is_secret
+from pth_tracker.redaction import without_environment as without_environment
 
 Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
 """A configuration value in canonical form."""
@@ -40,6 +45,10 @@ Maybe: TypeAlias = "Value | _Missing"
 
 MAX_DEPTH: Final = 64
 """Nesting beyond this depth is kept as text: a real configuration never reaches it, a hostile one may."""
+MAX_BITS: Final = 1024
+"""A whole number of more bits is kept as text: it is beyond any float64, and Python refuses to print a long one."""
+MAX_NAME: Final = 1_000
+"""Of a longer name or key (characters) the middle is left out."""
 MAX_LITERAL: Final = 10_000
 """Text longer than this (characters) is never parsed as a literal."""
 
@@ -72,8 +81,10 @@ def canonical_value(raw: object, _depth: int = 0) -> Value:
     """
     if isinstance(raw, bool | np.bool_):
         return bool(raw)
-    if raw is None or isinstance(raw, int):
-        return raw
+    if raw is None:
+        return None
+    if isinstance(raw, int):
+        return raw if raw.bit_length() <= MAX_BITS else hex(raw)
     if isinstance(raw, float):
         return float(raw)
     if isinstance(raw, np.integer):
@@ -85,12 +96,16 @@ def canonical_value(raw: object, _depth: int = 0) -> Value:
     if _depth >= MAX_DEPTH:
         return "(nested too deeply)"
     if isinstance(raw, Mapping):
-        return {str(key): canonical_value(value, _depth + 1) for key, value in raw.items()}
+        return {_key_text(key): canonical_value(value, _depth + 1) for key, value in raw.items()}
     if isinstance(raw, list | tuple):
         return [canonical_value(item, _depth + 1) for item in raw]
     if isinstance(raw, np.ndarray):
         return [canonical_value(item, _depth + 1) for item in raw.tolist()]
     return _parse_text(str(raw), _depth)
+
+
+def _key_text(key: object) -> str:
+    return hex(key) if isinstance(key, int) and key.bit_length() > MAX_BITS else str(key)
 
 
 def _parse_text(text: str, depth: int) -> Value:
@@ -134,9 +149,8 @@ def canonical_config(raw: Mapping[str, object]) -> dict[str, Value]:
     Nested mappings are flattened; ``/`` in a key counts as a separator, since MLflow's flattened keys cannot be told
     from it; ``key/list_len`` with ``key/0``, ``key/1`` ... becomes one list. An empty mapping stays a value.
     """
-    flat = dict(_flatten({str(key): canonical_value(value) for key, value in raw.items()}))
-    for key in sorted((k for k in flat if k.endswith(".list_len")), key=lambda k: -k.count(".")):
-        _assemble_list(flat, key.removesuffix(".list_len"))
+    flat = dict(_flatten({_key_text(key): canonical_value(value) for key, value in raw.items()}))
+    _assemble_lists(flat)
     return flat
 
 
@@ -146,25 +160,39 @@ def _flatten(nested: Mapping[str, Value], prefix: str = "") -> Iterator[tuple[st
         if isinstance(value, dict) and value:
             yield from _flatten(value, f"{name}.")
         else:
-            yield name, value
+            yield cut(name, MAX_NAME), value
 
 
-def _assemble_list(flat: dict[str, Value], stem: str) -> None:
+def _assemble_lists(flat: dict[str, Value]) -> None:
+    lengths = [key for key in flat if key.endswith(".list_len") and key.count(".") <= MAX_DEPTH]
+    stems = [key.removesuffix(".list_len") for key in sorted(lengths, key=lambda key: -key.count("."))]
+    places = {key: place for place, key in enumerate((*flat, *stems))}
+    ordered = sorted(places) if stems else []
+    for stem in stems:
+        # What begins with "stem." stands together in sorted order, up to the character after the dot.
+        below = ordered[bisect_left(ordered, f"{stem}.") : bisect_left(ordered, f"{stem}/")]
+        members = [key for key in below if key in flat and key != f"{stem}.list_len"]
+        _assemble_list(flat, stem, sorted(members, key=places.__getitem__))
+
+
+def _assemble_list(flat: dict[str, Value], stem: str, members: list[str]) -> None:
     length = flat.get(f"{stem}.list_len")
-    members = [key for key in flat if key.startswith(f"{stem}.") and key != f"{stem}.list_len"]
     if isinstance(length, bool) or not isinstance(length, int) or length < 0 or length > len(members):
         return
+    nested: dict[str, dict[str, Value]] = {}
+    for key in members:
+        index, dot, rest = key[len(stem) + 1 :].partition(".")
+        if dot:
+            nested.setdefault(index, {})[rest] = flat[key]
     items: list[Value] = []
-    for index in range(length):
-        own = f"{stem}.{index}"
-        nested = {key[len(own) + 1 :]: flat[key] for key in members if key.startswith(f"{own}.")}
-        if own in flat:
-            items.append(flat[own])
-        elif nested:
-            items.append(_nest(nested))
+    for index in map(str, range(length)):
+        if f"{stem}.{index}" in flat:
+            items.append(flat[f"{stem}.{index}"])
+        elif index in nested:
+            items.append(_nest(nested[index]))
         else:
             return
-    indices = {str(index) for index in range(length)}
+    indices = set(map(str, range(length)))
     for key in [*members, f"{stem}.list_len"]:
         if key.endswith(".list_len") or key[len(stem) + 1 :].split(".", 1)[0] in indices:
             flat.pop(key, None)
@@ -174,7 +202,7 @@ def _assemble_list(flat: dict[str, Value], stem: str) -> None:
 def _nest(flat: Mapping[str, Value]) -> dict[str, Value]:
     nested: dict[str, Value] = {}
     for key, value in flat.items():
-        *path, leaf = key.split(".")
+        *path, leaf = key.split(".") if key.count(".") <= MAX_DEPTH else [key]
         place = nested
         for part in path:
             inner = place.setdefault(part, {})
@@ -220,7 +248,7 @@ def identity_text(value: Maybe) -> str:
     """All of a value as text by which runs are told apart: equal for numbers that are equal, nothing left out."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return _cut(value if isinstance(value, str) else repr(value), MAX_LITERAL) if value is not MISSING else "(absent)"
+    return cut(value if isinstance(value, str) else repr(value), MAX_LITERAL) if value is not MISSING else "(absent)"
 
 
 def show_value(value: Maybe, limit: int = 60) -> str:
@@ -229,41 +257,21 @@ def show_value(value: Maybe, limit: int = 60) -> str:
     Secrets within it are redacted: values of secret keys of a mapping, passwords in addresses.
     """
     plain = "(absent)" if value is MISSING else without_secrets(value)
-    return _cut(plain if isinstance(plain, str) else repr(plain), limit)
+    return cut(plain if isinstance(plain, str) else repr(plain), limit)
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
+    """``text`` with its middle left out where it has more than ``limit`` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-(limit // 2 - 3) :]}"
 
 
-_SECRET: Final = re.compile(
-    r"(?:^|[./-])(?:\w*(?:api|access|private|secret|wandb|hf|auth)[_-]?key(?:_id)?|\w*secret\w*|\w*passw(?:or)?d\w*"
-    r"|wandb[./]key|(?:\w+_)?(?:auth|access|api|hf|hub|bearer|refresh|session|wandb|github|gh|gitlab|slack)"
-    r"[_-]?token|token|credentials?|authorization|(?:openai|anthropic)[_-]?key|passphrase|\w*webhook(?:_url)?)$",
-    re.IGNORECASE,
-)
-REDACTED: Final = "(redacted)"
-
-
-def is_secret(key: str, extra: Iterable[str] = ()) -> bool:
-    """Whether the value of ``key`` must never be shown; ``extra`` are dotted keys a vocabulary names as secret."""
-    return bool(_SECRET.search(key)) or key in set(extra)
-
-
-_PASSWORD: Final = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
-_PRINTED: Final = re.compile(r"\b(\w*(?:key|token|secret|passw(?:or)?d)\w*=)(?:'[^'\n]*'|\"[^\"\n]*\")", re.IGNORECASE)
-
-
 def without_secrets(value: Value) -> Value:
-    """``value`` without the secrets within it: values of secret keys, passwords in addresses and printed namespaces."""
+    """``value`` without the secrets within it: values of secret keys, and what looks like a secret in text."""
     if isinstance(value, dict):
         return {key: REDACTED if is_secret(key) else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_secrets(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    plain = _PASSWORD.sub(rf"\1:{REDACTED}@", value)
-    return _PRINTED.sub(rf"\1{REDACTED}", plain) if "amespace(" in plain[:MAX_LITERAL] else plain
+    return hide_secrets(value) if isinstance(value, str) else value
 
 
 def to_json_value(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Final
 
 from pth_tracker.errors import TrackerError
 from pth_tracker.model import Audit, AuditedRun, Level, PlannedEdit, Verdict, WriteBack
+from pth_tracker.redaction import without_environment
 from pth_tracker.runs import RunRef, RunState
 from pth_tracker.tracker import TAG_PREFIX, MarkEdit, Marks, Publication, Query, SparesRunning, Tracker
 
@@ -177,7 +178,8 @@ def _publication(audit: Audit, files: Mapping[str, bytes]) -> Publication:
     )
     worst = next((level for level in Level if audit.by_level(level)), None)
     attributes = {"version": audit.version, "worst_level": str(worst) if worst else "none"}
-    return Publication(audit.project, audit.audited_at, TABLE, rows, audit.counts, attributes, files)
+    plain = tuple(tuple(without_environment(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Publication(audit.project, audit.audited_at, TABLE, plain, audit.counts, attributes, files)
 
 
 def _links(audit: Audit, keys: Sequence[str]) -> str:

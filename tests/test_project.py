@@ -19,7 +19,7 @@ import pth_tracker
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "pth_tracker"
 ORDER = (
-    "errors atomic moments namespaces plain_yaml redaction values runs tracker findings rules traces past model "
+    "errors atomic moments namespaces plain_yaml redaction values runs bounds tracker findings rules traces past model "
     "expressions stats losses vocabulary design checks examine forked executors compare depict codec cache news "
     "writeback render policy engine nightly fingerprints series probes configurations results reading demo cli"
 ).split()

@@ -231,11 +231,20 @@ def api_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def fault_table() -> str:
+    """What an audit does when something fails, from the rows that the tests make happen."""
+    sys.path.append(str(ROOT / "tests"))
+    from faults.table import as_markdown
+
+    return as_markdown()
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "exit-codes": exit_table,
     "formats": formats_table,
     "design": design_reference,
     "json": json_reference,
+    "faults": fault_table,
 }
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "CHECKS.md": lambda: checks_markdown(all_rules()),

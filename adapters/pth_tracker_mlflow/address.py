@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 
 from pth_tracker.errors import UsageError
 from pth_tracker.tracker import Address, without_credentials
+from pth_tracker.values import hide_secrets, without_environment
 from pth_tracker_mlflow import kind_of
 
 _SECRET_FIELD = re.compile(r"(?:pass(?:word|wd)?|pwd|sslpassword|token|secret)$", re.IGNORECASE)
@@ -48,6 +49,7 @@ class Store:
         for secret in _secrets(self.uri):
             plain = plain.replace(secret, "***")
         plain = _SECRET_TEXT.sub(r"\1=***", without_credentials(_CONTROL.sub(" ", plain))).strip()
+        plain = hide_secrets(without_environment(plain))
         return plain if len(plain) <= limit else f"{plain[:limit]}..."
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,6 +18,11 @@ API: Final = "/api/2.0/mlflow"
 AJAX: Final = "/ajax-api/2.0/mlflow"
 _FIRST: Final = {"max_retries": 1, "backoff_factor": 0.5, "backoff_jitter": 0.0, "timeout": 15}
 _RETRIES: Final = {"max_retries": 3, "backoff_factor": 1.0}
+_ANSWER_SECONDS: Final = 300
+"""An answer that takes longer has stopped: time-outs alone never end one that comes byte by byte."""
+_CHUNK: Final = 1 << 20
+_BROKEN_OFF: Final = 2
+"""How often a request is made again whose answer broke off: MLflow's helper makes again only what was not answered."""
 _CREDENTIALS: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
@@ -29,6 +37,22 @@ class Refused(TrackerError):
         """MLflow's error code, such as ``RESOURCE_DOES_NOT_EXIST``; ``""`` where it gives none."""
         self.reason = reason
         """What the server says, cleaned."""
+
+
+class _BrokenOff(Exception):
+    """An answer that ended before its end."""
+
+
+@contextmanager
+def understood(store: Store) -> Iterator[None]:
+    """Within, what an answer lacks, or has of another kind than MLflow's, is one `TrackerError` sentence."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = store.scrub(f"{type(error).__name__}: {error}", 120)
+        raise TrackerError(
+            f"{store.address} does not answer as an MLflow server does ({what}): check the address"
+        ) from None
 
 
 class Server:
@@ -68,21 +92,54 @@ class Server:
 
         chosen = "MLFLOW_HTTP_REQUEST_MAX_RETRIES" in os.environ
         options: dict[str, Any] = dict(_FIRST) if first else {} if chosen else dict(_RETRIES)
-        try:
-            response = http_request(  # type: ignore[no-untyped-call]
-                self._credentials, endpoint, method, raise_on_status=False, **options, **content
-            )
-        except MlflowException as error:
-            raise TrackerError(f"{self.store.address} cannot be reached: {self._why(error)}") from None
+        for attempt in range(_BROKEN_OFF + 1):
+            try:
+                response = http_request(  # type: ignore[no-untyped-call]
+                    self._credentials, endpoint, method, raise_on_status=False, stream=True, **options, **content
+                )
+                body = self._body(response)
+                break
+            except MlflowException as error:
+                raise TrackerError(f"{self.store.address} cannot be reached: {self._why(error)}") from None
+            except _BrokenOff as error:
+                if attempt == _BROKEN_OFF:
+                    why = self.store.scrub(error, 160)
+                    raise TrackerError(f"{self.store.address} breaks off its answers: {why}") from None
         if response.status_code != 200:
-            raise self._refused(response.status_code, response.text, endpoint)
+            raise self._refused(response.status_code, body.decode("utf-8", "replace"), endpoint)
         try:
-            answer = json.loads(response.content)
-        except ValueError:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise TrackerError(f"{self.store.address} does not answer as an MLflow server does: check the address")
         return answer
+
+    def _body(self, response: Any) -> bytes:
+        """The body of an answer, read as it comes, for as long as an answer may take.
+
+        Raises:
+            TrackerError: it takes longer.
+            _BrokenOff: it ends before its end.
+        """
+        from urllib3.exceptions import HTTPError
+
+        if response.raw is None:  # put together by MLflow's helper
+            return bytes(response.content)
+        parts: list[bytes] = []
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        try:
+            while part := response.raw.read1(_CHUNK, decode_content=True):
+                parts.append(part)
+                if time.monotonic() > deadline:
+                    raise TrackerError(
+                        f"{self.store.address} is too slow: an answer had not come whole after {_ANSWER_SECONDS} s"
+                    )
+        except (HTTPError, OSError) as error:
+            raise _BrokenOff(str(error)) from None
+        finally:
+            response.close()
+        return b"".join(parts)
 
     def _refused(self, status: int, text: str, endpoint: str) -> Refused:
         code, reason = "", text

@@ -33,7 +33,7 @@ from pth_tracker_mlflow.common import (
     since_ms,
     source_run,
 )
-from pth_tracker_mlflow.http import AJAX, Refused, Server
+from pth_tracker_mlflow.http import AJAX, Refused, Server, understood
 
 THREADS: Final = 4
 RUNS_PER_PAGE: Final = 1000
@@ -82,7 +82,8 @@ class RestTracker:
         while True:
             asked: dict[str, object] = {"max_results": RUNS_PER_PAGE, "view_type": "ACTIVE_ONLY"}
             page = self._server.post("/experiments/search", asked | ({"page_token": token} if token else {}))
-            names |= {str(experiment["name"]) for experiment in page.get("experiments", [])}
+            with understood(self._store):
+                names |= {str(experiment["name"]) for experiment in page.get("experiments", [])}
             token = page.get("next_page_token", "")
             if not token:
                 return sorted(names)
@@ -157,11 +158,14 @@ class RestTracker:
         deleted = False
         if name:
             try:
-                found = self._server.get("/experiments/get-by-name", {"experiment_name": name})["experiment"]
-                deleted = found.get("lifecycle_stage", "active") != "active"
+                answer = self._server.get("/experiments/get-by-name", {"experiment_name": name})
+                with understood(self._store):
+                    found = answer["experiment"]
+                    deleted = found.get("lifecycle_stage", "active") != "active"
+                    number = str(found["experiment_id"])
                 if not deleted:
-                    self._numbers[name] = str(found["experiment_id"])
-                    return self._numbers[name]
+                    self._numbers[name] = number
+                    return number
             except Refused as error:
                 if error.code != "RESOURCE_DOES_NOT_EXIST":
                     raise
@@ -177,7 +181,9 @@ class RestTracker:
         }
         while True:
             page = self._server.post("/runs/search", asked)
-            yield from (_stored(run) for run in page.get("runs", []))
+            with understood(self._store):
+                found = [_stored(run) for run in page.get("runs", [])]
+            yield from found
             if not page.get("next_page_token"):
                 return
             asked["page_token"] = page["next_page_token"]
@@ -268,13 +274,14 @@ class RestTracker:
         params = [("run_id", run_id) for run_id in ids]
         params += [("metric_key", key), ("max_results", str(POINTS_PER_REQUEST))]
         rows = self._server.get("/metrics/get-history-bulk", params, AJAX, fresh=True).get("metrics", [])
-        by_run: dict[str, list[Any]] = defaultdict(list)
-        for row in rows:
-            by_run[row["run_id"]].append(row)
-        complete: Sequence[str] = ids
-        if len(rows) >= POINTS_PER_REQUEST:
-            complete = list(by_run)[:-1]
-        return [(run_id, _points(by_run[run_id])) for run_id in complete if run_id in by_run], complete
+        with understood(self._store):
+            by_run: dict[str, list[Any]] = defaultdict(list)
+            for row in rows:
+                by_run[row["run_id"]].append(row)
+            complete: Sequence[str] = ids
+            if len(rows) >= POINTS_PER_REQUEST:
+                complete = list(by_run)[:-1]
+            return [(run_id, _points(by_run[run_id])) for run_id in complete if run_id in by_run], complete
 
     def _single(self, key: str, run_id: str) -> list[tuple[str, Points]]:
         """One run's points page by page; ``max_results`` always goes along, or releases 3.4 to 3.13 return nothing."""
@@ -284,7 +291,8 @@ class RestTracker:
         while True:
             page = self._server.get("/metrics/get-history", asked)
             if rows := page.get("metrics", []):
-                pieces.append((run_id, _points(rows)))
+                with understood(self._store):
+                    pieces.append((run_id, _points(rows)))
             token = page.get("next_page_token", "")
             if not token:
                 return pieces

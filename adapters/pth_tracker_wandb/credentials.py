@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pth_tracker.errors import UsageError
 from pth_tracker.tracker import without_credentials
+from pth_tracker.values import hide_secrets, without_environment
 
 KNOWN_SERVERS: Final = ("https://api.wandb.ai", "https://api.forge.coreweave.com")
 """The public service's addresses; which one the SDK uses by default depends on its release."""
@@ -98,4 +99,4 @@ def without_secrets(text: str, api_key: str | None = None) -> str:
     for key in {api_key or "", os.environ.get("WANDB_API_KEY", "")}:
         if key:
             text = text.replace(key, "(redacted)")
-    return " ".join(_QUERY.sub(r"\1", text).split())
+    return hide_secrets(without_environment(" ".join(_QUERY.sub(r"\1", text).split())))

@@ -104,12 +104,16 @@ def pages(session: Session, document: str, entity: str, project: str, filters: M
                 f"W&B at {session.address.base_url} has no project {entity}/{project} that this account can see: "
                 "check --project (ENTITY/PROJECT)"
             )
-        for edge in found["runs"]["edges"]:
-            yield edge["node"]
-        page = found["runs"]["pageInfo"]
-        if not page["hasNextPage"] or page["endCursor"] in (None, cursor):
+        try:
+            nodes = [edge["node"] for edge in found["runs"]["edges"] if edge["node"]["name"]]
+            page = found["runs"]["pageInfo"]
+            more, end = page["hasNextPage"], page["endCursor"]
+        except (KeyError, TypeError):
+            raise session.not_understood() from None
+        yield from nodes
+        if not more or end in (None, cursor):
             return
-        cursor = page["endCursor"]
+        cursor = end
 
 
 def source_run(node: Mapping[str, Any], entity: str, project: str, app_url: str) -> SourceRun | None:

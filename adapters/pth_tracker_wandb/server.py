@@ -81,7 +81,10 @@ class ServerTracker:
         app_url = self._session.api._service_api.app_url
         document = RUNS_AND_MARKS_QUERY if query.marks else RUNS_QUERY
         for node in pages(self._session, document, entity, project, filters):
-            run = source_run(node, entity, project, app_url)
+            try:
+                run = source_run(node, entity, project, app_url)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise self._session.not_understood() from None
             if run is not None:
                 self._names[run.ref] = run.name
                 yield run
@@ -116,7 +119,7 @@ class ServerTracker:
                         error = future.exception()
                         if isinstance(error, RequestFailed):
                             unreachable = unreachable + 1 if error.unreachable else 0
-                            if error.refused or unreachable >= CONCURRENCY:
+                            if error.refused or unreachable >= min(CONCURRENCY, len(requests)):
                                 raise error
                         else:
                             unreachable = 0

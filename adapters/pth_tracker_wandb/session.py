@@ -26,7 +26,7 @@ MIN_TIMEOUT: Final = 120
 BROKEN_OFF_RETRIES: Final = 3
 _OPTIONAL_FIELDS: Final = frozenset({"runInfo"})
 """Fields that some servers do not have; a query goes without them there."""
-_UNANSWERED: Final = ("did not respond in time", "is not running", "giving up")
+_UNANSWERED: Final = ("did not respond in time", "is not running", "giving up", "deadline exceeded")
 _GIVING_UP: Final = re.compile(r".*giving up after \d+ attempt\(s\):? ?(?:while retrying: )?")
 _LAST_STATUS: Final = re.compile(r"giving up .*?HTTP (?:status )?(\d{3})")
 _UNKNOWN_FIELD: Final = re.compile(r"Cannot query field [\"'](\w+)[\"']")
@@ -172,14 +172,22 @@ class Session:
             return self.api._service_api.execute_graphql(query, variables, omit_fields=sorted(self._omitted))
 
         try:
-            answer: dict[str, Any] = _again_if_broken_off(send)
+            answer: Any = _again_if_broken_off(send)
         except Exception as error:
             unknown = set(_UNKNOWN_FIELD.findall(str(error))) & (_OPTIONAL_FIELDS - self._omitted)
             if unknown:
                 self._omitted |= unknown
                 return self.graphql(query, variables)
             raise self.failure(error) from None
+        if not all(isinstance(part, dict | None) for part in (answer, *(answer or {}).values())):
+            raise self.not_understood()
         return answer or {}
+
+    def not_understood(self) -> RequestFailed:
+        """That an answer lacks what W&B's have, or has it of another kind."""
+        return RequestFailed(
+            f"W&B at {self.address.base_url} does not answer as W&B does: check WANDB_BASE_URL and any proxy"
+        )
 
     def download(self, url: str, path: Path) -> None:
         """Brings the file at ``url`` to ``path``; the SDK retries, and only its own server sees the credentials.
@@ -209,7 +217,9 @@ class Session:
         if status == 401 and not download:
             return RequestFailed(_refused(base, status), status=status, refused=True)
         if not status and any(sign in text for sign in _UNANSWERED):
-            return RequestFailed(_unanswered(base, self.timeout, text), unreachable=not _LAST_STATUS.search(text))
+            last = _LAST_STATUS.search(text)
+            known = int(last[1]) if last else 0
+            return RequestFailed(_unanswered(base, self.timeout, text), status=known, unreachable=not last)
         answer = f"HTTP {status}: {text[:300]}" if status else text[:300]
         return RequestFailed(f"W&B at {base} answered {answer}", status=status)
 

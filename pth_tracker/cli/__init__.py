@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final, cast
+from contextlib import suppress
+from typing import Annotated, Final, TextIO, cast
 
 import typer
 
@@ -64,6 +66,25 @@ def pth_tracker(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line ``arguments`` (those of the process where None) and yields the exit status."""
     try:
+        return _run(arguments)
+    finally:
+        _let_go(sys.stdout)
+        _let_go(sys.stderr)
+
+
+def _let_go(stream: TextIO) -> None:
+    """What a full or vanished ``stream`` never took is dropped: kept, it would change the exit status at the end."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        from pth_tracker.cli.output import silence
+
+        with suppress(OSError, ValueError):
+            silence(stream)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         status = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         return _interrupted() if status == ExitCode.INTERRUPTED else int(status or ExitCode.OK)
     except (KeyboardInterrupt, typer.Abort):
@@ -79,20 +100,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandLineError as error:
         return _complain(_parser_message(error), ExitCode.USAGE)
     except Exception as error:
-        if os.environ.get(DEBUG_VARIABLE) == "1":
-            raise
-        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = error.filename or "standard output"
+            return _complain(f"{where} cannot be written: {error.strerror}", ExitCode.USAGE)
+        from pth_tracker.redaction import hide_secrets
+
+        what = hide_secrets(f"{type(error).__name__}: {error}")
         return _complain(f"internal error, please report it ({what}); {DEBUG_VARIABLE}=1 shows where", ExitCode.USAGE)
 
 
 def _complain(message: str, status: ExitCode) -> int:
+    from pth_tracker.redaction import hide_secrets, without_environment
     from pth_tracker.render.text import safe_text
 
-    if os.environ.get(DEBUG_VARIABLE) == "1":
-        import traceback
+    with suppress(OSError):
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            import traceback
 
-        traceback.print_exc()
-    print(f"{PROGRAM}: error: {safe_text(' '.join(message.split()))}", file=sys.stderr)
+            print(hide_secrets(without_environment(traceback.format_exc())), file=sys.stderr, end="")
+        plain = safe_text(without_environment(" ".join(message.split())))
+        print(f"{PROGRAM}: error: {plain}", file=sys.stderr)
     return status
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
 from pth_tracker.atomic import check_writable as check_writable
 from pth_tracker.atomic import write_atomically as write_atomically
 from pth_tracker.cli.options import Color
+from pth_tracker.errors import UsageError
 
 MAX_WIDTH: Final = 120
 REDRAW_SECONDS: Final = 0.1
 
 
 def note(text: str) -> None:
-    """Prints one line for people, to standard error."""
+    """Prints one line for people, to standard error; where that is full or gone, the work goes on all the same."""
+    from pth_tracker.redaction import without_environment
     from pth_tracker.render.text import safe_text
 
-    print(safe_text(text, newlines=True), file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(safe_text(without_environment(text), newlines=True), file=sys.stderr, flush=True)
 
 
 def runnable(command: str) -> list[str]:
@@ -33,12 +37,21 @@ def runnable(command: str) -> list[str]:
 
 
 def emit(text: str) -> None:
-    """Writes the payload to standard output; a reader that has gone away is no error."""
+    """Writes the payload to standard output; a reader that has gone away is no error.
+
+    Raises:
+        UsageError: it cannot be written, because a disk is full.
+    """
+    from pth_tracker.redaction import without_environment
+
     try:
-        sys.stdout.write(_printable(text, sys.stdout))
+        sys.stdout.write(_printable(without_environment(text), sys.stdout))
         sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        raise UsageError(f"standard output cannot be written: {error.strerror or error}") from None
 
 
 def _printable(text: str, stream: TextIO) -> str:

@@ -134,9 +134,23 @@ def allow_running(tracker: Tracker, write_running: bool) -> None:
 
 
 def report(audit: Audit, reporting: Reporting, status: ExitCode) -> None:
-    """Puts the report on standard output and into every file of ``-o``."""
+    """Puts the report on standard output and into every file of ``-o``; one that fails keeps none of the others back.
+
+    Raises:
+        UsageError: a file, or standard output, cannot be written.
+    """
+    failed: list[UsageError] = []
     for path in reporting.outputs:
-        write_atomically(path, render(audit, format_of(path), status))
+        try:
+            write_atomically(path, render(audit, format_of(path), status))
+        except UsageError as error:
+            failed.append(error)
+    _show_audit(audit, reporting, status)
+    if failed:
+        raise failed[0]
+
+
+def _show_audit(audit: Audit, reporting: Reporting, status: ExitCode) -> None:
     if reporting.format is StdoutFormat.TEXT:
         from pth_tracker.render.terminal import format_audit
 

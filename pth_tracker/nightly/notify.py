@@ -14,6 +14,7 @@ from pth_tracker.errors import UsageError
 from pth_tracker.findings import Finding
 from pth_tracker.model import Audit
 from pth_tracker.nightly.config import Target
+from pth_tracker.redaction import without_environment
 from pth_tracker.render.news import in_short, named
 from pth_tracker.render.text import counted, safe_text
 
@@ -46,6 +47,7 @@ def message(audit: Audit, name: str, due: Sequence[Finding], link: str) -> Messa
 
 
 def _harmless(text: str) -> str:
+    text = without_environment(text)
     for ping, plain in _PINGS:
         text = text.replace(ping, plain)
     return text

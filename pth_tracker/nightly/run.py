@@ -28,6 +28,7 @@ from pth_tracker.nightly.config import PlannedAudit
 from pth_tracker.nightly.notify import check_targets, message, send
 from pth_tracker.nightly.watch import Health, Log
 from pth_tracker.past import PastAudit
+from pth_tracker.redaction import hide_secrets
 from pth_tracker.render import attachments, format_of, render
 from pth_tracker.tracker import SparesRunning, Tracker, find_tracker, without_credentials
 from pth_tracker.writeback import publication_digest, write_back
@@ -109,6 +110,8 @@ def run_night(planned: Sequence[PlannedAudit], settings: Settings, log: Log, hea
     try:
         for note in cache.notes if cache else ():
             log("cache", note, level="warning")
+        if not (cache and cache.usable) and any(one.targets for one in planned) and not settings.dry_run:
+            log("cache", "without a cache nothing is known to be new, and no message is sent", level="warning")
         for one in planned:
             health.update(status="auditing", audit=one.name)
             log("audit-start", f"{one.name}: auditing {one.entry.project or 'files'}", facts={"audit": one.name})
@@ -159,7 +162,8 @@ def _guarded(planned: PlannedAudit, settings: Settings, cache: Cache | None, bea
     except Exception as error:  # the others have to go on
         if os.environ.get("PTH_TRACKER_DEBUG") == "1":
             raise
-        what = f"internal error, please report it ({type(error).__name__}: {error}); PTH_TRACKER_DEBUG=1 shows where"
+        told = hide_secrets(f"{type(error).__name__}: {error}")
+        what = f"internal error, please report it ({told}); PTH_TRACKER_DEBUG=1 shows where"
         return Done(planned.name, ExitCode.USAGE, error=what)
 
 

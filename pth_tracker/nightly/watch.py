@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 
 from pth_tracker.atomic import write_atomically
 from pth_tracker.errors import UsageError
+from pth_tracker.redaction import without_environment
 from pth_tracker.render.text import safe_text
 from pth_tracker.values import to_json_value
 
@@ -34,6 +35,7 @@ class Log:
     ) -> None:
         """Writes one line; the ``facts`` stand in JSON only. A log that is full or gone stops no audit."""
         stream = self._stream or sys.stderr
+        message = without_environment(message)
         line = safe_text(message, newlines=True)
         if self._as_json:
             told = {"time": now(), "level": level, "event": event, "message": message, **(facts or {})}

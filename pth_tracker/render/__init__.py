@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from pth_tracker.errors import ExitCode, UsageError
+from pth_tracker.redaction import without_environment
 
 if TYPE_CHECKING:
     from pth_tracker.model import Audit
@@ -51,9 +52,9 @@ def format_of(path: PurePath) -> Format:
 
 
 def render(audit: Audit, chosen: Format, status: ExitCode | None = None) -> str:
-    """The report on ``audit`` in the format ``chosen``, ending in a newline."""
+    """The report on ``audit`` in the format ``chosen``, ending in a newline, without secrets of the environment."""
     make: Callable[..., str] = getattr(import_module(chosen.module), chosen.function)
-    return make(audit, status=status)
+    return without_environment(make(audit, status=status))
 
 
 def attachments(audit: Audit) -> dict[str, bytes]:

@@ -52,6 +52,10 @@ class Fault:
     """Answer as usual and break off in the middle of the body."""
     delay: float = 0.0
     """Seconds before; with `status` 0 the request is then answered as usual."""
+    body: bytes | None = None
+    """The whole answer, of this `status`."""
+    drip: float = 0.0
+    """Seconds between the bytes of the usual answer."""
     message: str = "trouble"
     retry_after: float = 0.02
     """Seconds after which the client is asked to try again: without it, it waits for whole seconds."""
@@ -191,6 +195,12 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
+                if fault.body is not None:
+                    self._send(fault.status, fault.body)
+                    return
+                if fault.drip:
+                    self._drip(*_answer(server, request, body, self.command), fault.drip)
+                    return
                 if fault.truncate:
                     self._break_off(*_answer(server, request, body, self.command))
                     return
@@ -208,6 +218,15 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.flush()
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
+
+        def _drip(self, status: int, body: bytes, pause: float) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            for place in range(len(body)):
+                self.wfile.write(body[place : place + 1])
+                self.wfile.flush()
+                time.sleep(pause)
 
         def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
             self.send_response(status)

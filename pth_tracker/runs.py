@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+LARGEST_COUNT: Final = 2.0**53
+"""Up to it a float tells every whole number from the next."""
 
 
 class RunState(StrEnum):
@@ -189,14 +191,14 @@ class History:
         """The history against the values of the metric ``key`` instead of the tracker's own steps.
 
         For trackers that count rows where the trainer counts something else. A row without a value of it belongs to
-        the last one before it (the first ones to the first). As it is where ``key`` holds no whole numbers, or most
-        rows lack it, so that it counts something else.
+        the last one before it (the first ones to the first). As it is where ``key`` holds no whole numbers, some that
+        no float counts to, or most rows lack it, so that it counts something else.
         """
         axis = self.values.get(key)
         known = np.empty(0, dtype=bool) if axis is None else np.isfinite(axis)
         if axis is None or 2 * np.sum(known) < len(known) or not len(known):
             return self
-        if not np.all(axis[known] == np.floor(axis[known])):
+        if not np.all((axis[known] == np.floor(axis[known])) & (np.abs(axis[known]) <= LARGEST_COUNT)):
             return self
         rows = np.maximum.accumulate(np.where(known, np.arange(len(axis)), -1))
         counts = axis[np.where(rows < 0, np.argmax(known), rows)].astype(np.int64)

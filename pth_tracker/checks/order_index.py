@@ -21,7 +21,6 @@ from pth_tracker.stats.orders import (
     voted_lag,
     window_keys,
 )
-from pth_tracker.values import MISSING
 
 LEAST_UPDATES: Final = 8
 """Common updates below which two orders are not compared."""
@@ -114,13 +113,13 @@ def read_batches(member: Member) -> Batches | None:
     witness = batch_series([(one.step, one.values, one.decimals) for one in held], least=LEAST_UPDATES)
     if identity is None and witness is None:
         return None
-    size = member.reading.role("batch_size")
+    size = member.reading.number("batch_size")
     starts = [int(series.step[0]) for series in (identity, witness) if series is not None]
     return Batches(
         identity,
         witness,
         tuple(_kind(name) for name in names),
-        int(size) if size is not MISSING and not isinstance(size, bool) and isinstance(size, int | float) else None,
+        int(size) if size is not None and size >= 1 else None,
         member.reading.role("filtered_batches") is True,
         len(member.run.segments) > 1 or min(starts) > 1,
     )

@@ -107,13 +107,17 @@ class Reading:
         """The role's value, or `MISSING`."""
         return self.roles.get(name, MISSING)
 
+    def number(self, name: str) -> float | None:
+        """The role's value where it is a number that can be counted with, else None."""
+        return _finite(self.role(name))
+
     def designed_lag(self, stress: str = "") -> int | None:
         """By how many updates the sampler is designed to lag; 0: not at all, None: nothing says.
 
         ``stress`` is the key of a design's stress axis, which says so where the vocabulary does not know it and its
         name is that of a lag: others are batch sizes, lengths or coefficients.
         """
-        told = _finite(self.role("staleness"))
+        told = self.number("staleness")
         known = stress in self.framework.staleness
         value = _finite(self.run.get(stress)) if stress and not (known and told is not None) else None
         if value is not None and (known or LAG_NAME.search(stress.rpartition(".")[2])):

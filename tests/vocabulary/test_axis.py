@@ -41,7 +41,17 @@ def test_rows_before_the_first_count_belong_to_it() -> None:
     assert [one.tolist() for one in moved.series("loss")] == [[10, 20], [1, 2]]
 
 
-@pytest.mark.parametrize("counts", [[0.5, 1.0], [float("nan"), float("nan")], [float("inf"), float("nan")]])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [0.5, 1.0],
+        [float("nan"), float("nan")],
+        [float("inf"), float("nan")],
+        [1, 1e300],
+        [-(2.0**63), 1],
+        [2.0**53, 2.0**54],
+    ],
+)
 def test_what_counts_nothing_is_no_axis(counts: list[float]) -> None:
     own = History.from_points({"count": ([0, 1], counts), "loss": ([0, 1], [1, 2])})
     assert own.on_axis("count") is own and own.on_axis("absent") is own

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from llm_configurations import ROLL
-from llm_fixtures import CONFIGS, NOTHING, configured
+from llm_fixtures import CONFIGS, NOTHING, configured, trained_run
 from llm_runs_a import CASES
 from pth_tracker.design.stitch import recognise
 from pth_tracker.runs import RunRef, SourceRun
@@ -72,3 +72,14 @@ def test_a_run_with_an_odd_lag_is_judged_beside_the_others(value: object) -> Non
         [odd, make_run("grpo-seed43", {"actor_rollout_ref.actor.ppo_mini_batch_size": 64}, metrics=idle())]
     )
     assert len(report.runs) == 2 and not report.errors and "failed" in outcomes(report, "idle-clip")
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize(
+    ("framework", "key"), [("easyr1", "data.rollout_batch_size"), ("rllm", "rllm.data.train_batch_size")]
+)
+def test_data_orders_are_compared_whatever_a_batch_size_is(framework: str, key: str, value: object) -> None:
+    runs = [trained_run(framework, f"a-seed{seed}", seed, {key: value} if seed == 1 else {}) for seed in (1, 2)]
+    report = audit_of(runs)
+    assert {run.framework for run in report.runs.values()} == {framework}
+    assert "failed" not in outcomes(report, "shared-data-order") and not report.errors

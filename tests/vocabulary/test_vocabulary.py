@@ -116,6 +116,7 @@ def test_a_trainer_that_nothing_recognises_is_read_by_general_names_and_the_repo
     ("text", "words"),
     [
         ("framework: [", "mine.yaml:1: this vocabulary is no YAML"),
+        ("just text", "mine.yaml: a vocabulary is a mapping that names its framework"),
         ("", "mine.yaml"),
         ("- a", "mine.yaml"),
         ("framework: mine", "mine.yaml at about"),

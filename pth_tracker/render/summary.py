@@ -63,6 +63,7 @@ def summary(audit: Audit) -> Summary:
     rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
     open_ = {entry.rule for entry in audit.not_judged} - rules
     rest = f"; {len(open_)} could not be judged" if open_ else ""
+    rest += f"; {counted(len(audit.errors), 'run')} could not be read" if audit.errors else ""
     return Summary("PASSED", "PASS", f"no check failed or warned, of {counted(len(rules), 'rule')} judged{rest}")
 
 

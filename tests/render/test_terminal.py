@@ -22,6 +22,7 @@ from pth_tracker.model import (
 )
 from pth_tracker.render import FORMATS, format_of, render
 from pth_tracker.render.terminal import format_audit, format_plan, format_report
+from pth_tracker.runs import RunError, RunRef
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -128,6 +129,11 @@ def replace_chosen(audit: Audit) -> Audit:
 def test_verdicts_in_words() -> None:
     assert format_audit(passed_audit()).startswith("PASSED: no check failed or warned, of 1 rule judged\n")
     assert format_audit(Audit()).startswith("NOT JUDGED: nothing could be judged")
+    unread = passed_audit()
+    unread.errors = [RunError(RunRef("p", f"r{number}"), f"r{number}", "gone") for number in range(2)]
+    assert format_audit(unread).startswith(
+        "PASSED: no check failed or warned, of 1 rule judged; 2 runs could not be read\n"
+    )
     assert flat(format_audit(passed_audit(), status=ExitCode.OK)).endswith(
         " 1 run: 0 findings failed; exit status 0: every judged check passed, or only warned"
     )

@@ -187,6 +187,9 @@ def _one_of_many(once: Callable[[], ExitCode], log: Log, health: Health) -> None
     except PthTrackerError as error:
         log("error", str(error), level="error", facts={"exit": int(error.exit_code)})
         health.update(audit=None, last_end=now(), last_exit=int(error.exit_code))
+    except Exception:  # logged by the schedule
+        health.update(audit=None, last_end=now(), last_exit=int(ExitCode.USAGE))
+        raise
 
 
 def _wait(following: datetime | None, log: Log, health: Health) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from conftest import free_port
 from nightly.test_notify import receiving
 from pth_tracker.cache import Cache
+from pth_tracker.cli.nightly import _one_of_many
 from pth_tracker.errors import ExitCode, TrackerError
 from pth_tracker.findings import Finding, Level
 from pth_tracker.nightly import run as nights
@@ -169,6 +171,14 @@ def test_a_cache_that_cannot_be_used_is_said_and_the_audit_goes_on(lab: Lab) -> 
     done = lab.night()
     assert done.status is ExitCode.CHECK_FAILED and done.audit and done.audit.since_last is None
     assert any(event["event"] == "cache" and "no cache" in event["message"] for event in lab.events())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_where_messages_cannot_be_sent_for_want_of_a_cache_the_log_says_so(lab: Lab, kept: bool) -> None:
+    with receiving() as receiver:
+        lab.night(f"notify: {receiver.url}", **({} if kept else {"cache": None}))
+        said = any("no message is sent" in event["message"] for event in lab.events())
+        assert (len(receiver.received), said) == ((1, False) if kept else (0, True))
 
 
 def test_a_dry_run_writes_sends_and_remembers_nothing(lab: Lab) -> None:
@@ -333,6 +343,24 @@ def test_the_lock_works_where_the_cache_folder_does_not(tmp_path: Path) -> None:
         assert mine
         with only_one(tmp_path / "a.yaml", tmp_path / "file" / "below") as again:
             assert not again
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TrackerError("down"), ExitCode.TRACKER), (RuntimeError("a fault"), ExitCode.USAGE)]
+)
+def test_a_scheduled_run_that_fails_is_not_healthy_with_the_exit_status_of_the_one_before(
+    tmp_path: Path, error: Exception, status: ExitCode
+) -> None:
+    def once() -> ExitCode:
+        raise error
+
+    log = Log(True, io.StringIO())
+    health = Health(tmp_path / "health.json", log)
+    health.update(last_exit=0, audit="lab")
+    with suppress(RuntimeError):
+        _one_of_many(once, log, health)
+    told = json.loads((tmp_path / "health.json").read_text())
+    assert (told["last_exit"], told["audit"]) == (int(status), None) and told["last_end"]
 
 
 def test_the_health_file_is_replaced_as_a_whole_and_a_failure_is_said_once(tmp_path: Path) -> None:

@@ -244,6 +244,8 @@ def test_every_fixture_gives_the_quantities_that_checks_need(name: str) -> None:
         ("rllm", {"rllm.algorithm.rollout_correction.bypass_mode": None, "rllm.backend": "tinker"},
          {"pi_old": "sampler"}),
         ("rllm", {"rllm.algorithm.rollout_correction.tis_mode": "token"}, {"correction": "token weights up to 2.0"}),
+        ("rllm", {"actor_rollout_ref.actor.tis_imp_ratio_cap": 2.0}, {"correction": "tis_imp_ratio_cap=2.0"}),
+        ("rllm", {"actor_rollout_ref.actor.tis_imp_ratio_cap": -1}, {"correction": "none"}),
         ("rllm", {"rllm.async_training.enable": True, "rllm.async_training.staleness_threshold": 0.5,
                   "rllm.async_training.trigger_parameter_sync_step": 4}, {"staleness": 6, "asynchronous": True}),
         ("tinker_cookbook", {}, {"pi_old": "sampler", "ratio_is_one": False, "staleness": 0, "asynchronous": False,

@@ -23,6 +23,7 @@ from pth_tracker.design.stitch import recognise
 from pth_tracker.runs import History, RunRef, SourceRun
 from pth_tracker.values import MISSING, is_secret
 from pth_tracker.vocabulary.canonicalise import Reading
+from pth_tracker.vocabulary.detect import detect_framework
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import audit_of, findings, labels, loud, make_run, not_judged, only
 
@@ -395,3 +396,10 @@ def test_a_mismatch_under_a_declared_lag_is_no_finding() -> None:
     metrics = {**NOTHING, **prime_trainer("x", 1), "mismatch_kl/mean": LAG, "is_masked/mean": 0.0}
     report = audit_of([make_run("x", config={**PRIME_TRAINER}, metrics=metrics)])
     assert loud(report) == [] and not_judged(report, "idle-clip")
+
+
+@pytest.mark.parametrize("key", ["max_off_policy_steps", "max_async_level", "trainer.max_async_level"])
+def test_a_trainer_of_ones_own_is_not_taken_for_prime_rl_by_one_name(key: str) -> None:
+    own = load_vocabulary()
+    assert detect_framework(own, {key: 4, "lr": 1e-6, "seed": 1}, ["loss", "clip_fraction"]) == "generic"
+    assert detect_framework(own, {key: 4, "model.name": "Qwen/Qwen3-4B"}, None) == "prime_rl"

@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pth_tracker.examine import Examination, Unit, examine
@@ -30,19 +31,32 @@ def examine_forked(tracker: Tracker, units: Sequence[Unit], plan: Plan) -> Itera
         yield from examine(tracker, units, plan)
         return
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     _inherited = (tracker, units, plan)
+    shares = SHARES * count
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork"))
+    lost: list[int] = []
     try:
-        with warnings.catch_warnings():
+        waiting: list[Future[list[Examination | RunError]]] = []
+        with warnings.catch_warnings(), suppress(BrokenProcessPool):
             warnings.simplefilter("ignore", DeprecationWarning)
-            waiting = [pool.submit(_examine_share, start, SHARES * count) for start in range(SHARES * count)]
-        for future in waiting:
-            yield from future.result()
+            for start in range(shares):
+                waiting.append(pool.submit(_examine_share, start, shares))
+        lost += range(len(waiting), shares)
+        for start, future in enumerate(waiting):
+            try:
+                found = future.result()
+            except BrokenProcessPool:
+                lost.append(start)
+            else:
+                yield from found
     finally:
         _inherited = None
         pool.shutdown(wait=True, cancel_futures=True)
+    for start in lost:  # a process was ended, most often for want of memory: one alone takes less
+        yield from examine(tracker, units[start::shares], plan)
 
 
 def _cores() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import verl_logs
 from examinations import by_run
 from pth_tracker import forked
 from pth_tracker.design.stitch import stitch
-from pth_tracker.examine import Unit, examine, units_of
+from pth_tracker.examine import Examination, Unit, examine, units_of
 from pth_tracker.model import Plan
+from pth_tracker.runs import RunError
 from pth_tracker.tracker import Query, Tracker, load_adapter
 from pth_tracker.vocabulary.load import load_vocabulary
 
@@ -62,3 +64,21 @@ def test_it_stays_in_one_process_where_forking_is_not_safe_or_not_worth_it(
         thread.join()
     monkeypatch.setattr(type(tracker), "holds_histories", False)
     assert by_run(list(forked.examine_forked(tracker, units, PLAN))) == expected
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+@pytest.mark.parametrize("doomed", [0, 5])
+def test_what_a_process_that_was_ended_leaves_is_examined_here(
+    opened: tuple[Tracker, list[Unit]], monkeypatch: pytest.MonkeyPatch, doomed: int
+) -> None:
+    tracker, units = opened
+    expected = by_run(list(examine(tracker, units, PLAN)))
+
+    def killed(own: Tracker, share: Sequence[Unit], plan: Plan) -> Iterator[Examination | RunError]:
+        if multiprocessing.parent_process() is not None and units[doomed] in share:
+            os._exit(1)
+        return examine(own, share, plan)
+
+    monkeypatch.setattr(forked, "examine", killed)
+    found = list(forked.examine_forked(tracker, units, PLAN))
+    assert len(found) == len(units) and by_run(found) == expected

@@ -62,16 +62,18 @@ def about_of(finding: Finding) -> str:
     return str(told)
 
 
-def untold(news: SinceLast, last: PastAudit | None) -> tuple[Finding, ...]:
-    """The findings that fail and of which no notification has told: new ones, and those whose notification failed."""
-    missed = [past for past in last.findings if not past.told] if last else []
+def untold(news: SinceLast, last: PastAudit | None, target: str) -> tuple[Finding, ...]:
+    """The failures of which ``target`` has not been told: new ones, and those whose notification did not reach it."""
+    missed = [past for past in last.findings if target in past.owed] if last else []
     late = [finding for finding in news.still_open if any(_is_again(finding, past) for past in missed)]
     return tuple(finding for finding in (*news.new, *late) if finding.level is Level.FAIL)
 
 
-def remembered(audit: Audit, news: SinceLast, last: PastAudit | None, told: bool) -> tuple[PastFinding, ...]:
-    """What the next audit has to know of this one's findings; ``told``: whether all that was due was notified."""
-    due = untold(news, last)
+def remembered(
+    audit: Audit, news: SinceLast, last: PastAudit | None, missed: Sequence[str] = ()
+) -> tuple[PastFinding, ...]:
+    """What the next audit has to know of this one's findings; ``missed``: the targets that could not be reached."""
+    due = {target: untold(news, last, target) for target in missed}
     kept = tuple(
         PastFinding(
             finding.rule,
@@ -82,7 +84,7 @@ def remembered(audit: Audit, news: SinceLast, last: PastAudit | None, told: bool
             finding.arms,
             finding.runs,
             tuple(audit.label(key) for key in finding.blames or finding.runs),
-            told or finding not in due,
+            tuple(target for target, findings in due.items() if finding in findings),
             about_of(finding),
         )
         for finding in (*news.new, *news.still_open)

@@ -26,8 +26,8 @@ class PastFinding:
     """Keys of the runs involved."""
     labels: tuple[str, ...] = ()
     """The names then shown for those that it blames, or for all where it blames none."""
-    told: bool = False
-    """Whether a notification named it."""
+    owed: tuple[str, ...] = ()
+    """The targets, as they are called, that a notification of it did not reach."""
     about: str = ""
     """What tells it from others of its rule on the same arms: the claim, the key, the kind of difference."""
 

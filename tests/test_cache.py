@@ -185,7 +185,9 @@ def test_an_unreadable_run_is_tried_again(tmp_path: Path) -> None:
 
 
 def past(configuration: str = "c", *, days: int = 0, **changes: Any) -> PastAudit:
-    finding = PastFinding("idle-clip", 1, Level.FAIL, "title", "Idle Clip", ("grpo",), ("r1",), ("grpo-s1",), True)
+    finding = PastFinding(
+        "idle-clip", 1, Level.FAIL, "title", "Idle Clip", ("grpo",), ("r1",), ("grpo-s1",), ("notify.0",)
+    )
     facts: dict[str, Any] = {"findings": (finding,), "published": "run x", "published_at": WHEN, "publication": "ab"}
     base = PastAudit(configuration, "p", "memory at memory", WHEN + timedelta(days=days), counts={"fail": 1})
     return replace(base, **{**facts, **changes})

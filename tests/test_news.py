@@ -27,10 +27,10 @@ def audit(*findings: Finding, runs: tuple[str, ...] = ALL, unread: tuple[str, ..
     return Audit(findings=list(findings), runs=listed, errors=errors, audited_at=WHEN)
 
 
-def past(*findings: Finding, last: PastAudit | None = None, told: bool = True) -> PastAudit:
+def past(*findings: Finding, last: PastAudit | None = None, missed: tuple[str, ...] = ()) -> PastAudit:
     before = audit(*findings)
     news = since_last(before, last)
-    return PastAudit("c", "p", "t", WHEN, findings=remembered(before, news, last, told))
+    return PastAudit("c", "p", "t", WHEN, findings=remembered(before, news, last, missed))
 
 
 def names(news: SinceLast) -> dict[str, list[str]]:
@@ -107,7 +107,7 @@ def test_two_findings_of_one_rule_on_the_same_arms_are_told_apart_by_what_they_a
     assert told((first,), audit(first, second)) == {"new": ["r"], "open": ["r"]}
     assert told((first, second), audit(second)) == {"open": ["r"], "resolved": ["r"]}
     last = past(first)
-    (due,) = untold(since_last(audit(first, second), last), last)
+    (due,) = untold(since_last(audit(first, second), last), last, "slack")
     assert due is second
 
 
@@ -138,7 +138,7 @@ def test_runs_that_cannot_be_read_resolve_nothing_and_are_remembered() -> None:
     today = audit(unread=("r1",))
     news = since_last(today, last)
     assert names(news) == {"unseen": ["idle-clip"]}
-    kept = PastAudit("c", "p", "t", WHEN, findings=remembered(today, news, last, True))
+    kept = PastAudit("c", "p", "t", WHEN, findings=remembered(today, news, last))
     assert names(since_last(audit(finding()), kept)) == {"open": ["idle-clip"]}
 
 
@@ -149,10 +149,11 @@ def test_runs_that_left_resolve_nothing() -> None:
 def test_only_new_failures_are_due_and_those_whose_message_failed() -> None:
     one, other = finding(), finding("lost-seed", level=Level.WARN)
     first = since_last(audit(one, other), None)
-    assert [due.rule for due in untold(first, None)] == ["idle-clip"]
-    quiet = past(one, other, told=False)
+    assert [due.rule for due in untold(first, None, "slack")] == ["idle-clip"]
+    quiet = past(one, other, missed=("slack",))
     again = since_last(audit(one, other), quiet)
-    assert again.new == () and [due.rule for due in untold(again, quiet)] == ["idle-clip"]
-    sent = past(one, other, last=quiet, told=True)
-    assert untold(since_last(audit(one, other), sent), sent) == ()
+    assert again.new == () and [due.rule for due in untold(again, quiet, "slack")] == ["idle-clip"]
+    assert untold(again, quiet, "mail") == (), "it was reached"
+    sent = past(one, other, last=quiet)
+    assert untold(since_last(audit(one, other), sent), sent, "slack") == ()
     assert [one.labels for one in sent.findings] == [("run-r1", "run-r2")] * 2

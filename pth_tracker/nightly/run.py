@@ -199,10 +199,10 @@ def _audit(planned: PlannedAudit, settings: Settings, cache: Cache | None, beat:
             return attachments(audit)
 
         audit.write_back = _write(planned, settings, tracker, audit, files, _still_published(last, digest))
-    troubles, told = _notify(planned, settings, audit, last)
+    troubles, missed = _notify(planned, settings, audit, last)
     if cache and audit.since_last and not settings.dry_run:
         cache.flush()
-        cache.add_audit(_remembered(planned, configuration, audit, last, digest, told))
+        cache.add_audit(_remembered(planned, configuration, audit, last, digest, missed))
     status = engine.exit_code(audit, strict=entry.strict)
     for path in planned.outputs:
         try:
@@ -254,18 +254,23 @@ def _write(
         return WriteBack(errors=(str(error),))
 
 
-def _notify(planned: PlannedAudit, settings: Settings, audit: Audit, last: PastAudit | None) -> tuple[list[str], bool]:
-    """What could not be sent, and whether all that was due has been told of."""
-    due = untold(audit.since_last, last) if audit.since_last else ()
-    if not (due and planned.targets) or settings.dry_run:
-        return [], True
+def _notify(
+    planned: PlannedAudit, settings: Settings, audit: Audit, last: PastAudit | None
+) -> tuple[list[str], list[str]]:
+    """What could not be sent, and the targets that it did not reach."""
+    troubles: list[str] = []
+    missed: list[str] = []
     link = planned.link or (audit.write_back.published if audit.write_back else "")
-    failed = send(planned.targets, message(audit, planned.name, due, link))
-    return failed, len(failed) < len(planned.targets)
+    for target in () if settings.dry_run or audit.since_last is None else planned.targets:
+        due = untold(audit.since_last, last, target.shown)
+        failed = send([target], message(audit, planned.name, due, link)) if due else []
+        troubles += failed
+        missed += [target.shown] if failed else []
+    return troubles, missed
 
 
 def _remembered(
-    planned: PlannedAudit, configuration: str, audit: Audit, last: PastAudit | None, digest: str, told: bool
+    planned: PlannedAudit, configuration: str, audit: Audit, last: PastAudit | None, digest: str, missed: list[str]
 ) -> PastAudit:
     news, entry, address = audit.since_last, planned.entry, audit.address
     assert news is not None and audit.audited_at is not None and address is not None
@@ -283,7 +288,7 @@ def _remembered(
         selection="; ".join(f"{name} {value}" for name, value in narrowed.items() if value),
         version=audit.version,
         counts={**audit.counts, "new": len(news.new), "resolved": len(news.resolved)},
-        findings=remembered(audit, news, last, told),
+        findings=remembered(audit, news, last, missed),
         published=published or (last.published if last else ""),
         published_at=audit.audited_at if published else last.published_at if last else None,
         publication=digest if published else last.publication if last and not attempted else "",

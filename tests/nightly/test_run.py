@@ -233,6 +233,19 @@ def test_a_message_that_could_not_be_sent_is_reported_and_sent_the_next_night(la
         assert len(receiver.received) == 1
 
 
+def test_of_two_addresses_the_one_that_could_not_be_reached_is_told_the_next_night_and_the_other_not_again(
+    lab: Lab,
+) -> None:
+    with receiving() as good, receiving() as late:
+        gone = f"json://127.0.0.1:{free_port()}/x"
+        done = lab.night(f'notify: ["{good.url}", "{gone}"]')
+        assert len(good.received) == 1 and "notify.1 (json) could not be sent" in "".join(done.troubles)
+        for _ in range(2):
+            done = lab.night(f'notify: ["{good.url}", "{late.url}"]')
+            assert done.troubles == () and (len(good.received), len(late.received)) == (1, 1)
+        assert late.received[0]["message"] == good.received[0]["message"].replace("new", "still open")
+
+
 def test_one_audit_failing_does_not_stop_the_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.nights("audits: [{name: good, project: " + PROJECT + "}]")
     assert [event["exit"] for event in lab.events() if event["event"] == "audit-end"] == [1]

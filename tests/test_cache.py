@@ -6,6 +6,7 @@ import pickle
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -234,6 +235,8 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path, monkeypatch: pytes
         pass
     with Cache(tmp_path) as cache:
         assert cache.info().examinations == 0
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,), "the file itself shrinks"
 
 
 @pytest.mark.parametrize("damage", [b"no database at all" * 99, b"SQLite format 3\0" + bytes(4000)])

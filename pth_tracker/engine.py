@@ -10,6 +10,7 @@ from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pth_tracker.bounds import bounded
 from pth_tracker.compare import compare, judge_claims
 from pth_tracker.depict import depict
 from pth_tracker.design.comparison import Comparison, Member
@@ -83,7 +84,8 @@ def audit(
     rules = selected_rules(options.design, options.select, options.ignore)
     vocabulary = load_vocabulary(options.vocabularies)
     tell("listing runs", 0, 0)
-    sources = list(tracker.runs(Query(options.project, options.where, options.since, options.list_marks)))
+    listed = tracker.runs(Query(options.project, options.where, options.since, options.list_marks))
+    sources = [bounded(run) for run in listed]
     if not sources:
         raise NothingSelected(_nothing(options, tracker))
     runs = stitch(vocabulary, sources)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from pth_tracker.bounds import bounded
 from pth_tracker.design.stitch import stitch
 from pth_tracker.errors import NothingSelected
 from pth_tracker.runs import History, RunError, RunRef, RunSet
@@ -43,7 +44,7 @@ def read_runs(
         NothingSelected: it has no run that is selected.
         TrackerError: the tracker failed as a whole.
     """
-    sources = list(tracker.runs(Query(project, where, since)))
+    sources = [bounded(run) for run in tracker.runs(Query(project, where, since))]
     if not sources:
         raise NothingSelected(f"{project or tracker.address} has no run that is selected")
     runs = stitch(load_vocabulary(tuple(vocabularies)), sources)

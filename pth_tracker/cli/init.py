@@ -53,6 +53,7 @@ def init(
     check_writable([output])
     moment = opt.parse_since(since)
     files = opt.vocabulary_files(vocabulary)
+    from pth_tracker.bounds import bounded
     from pth_tracker.design.infer import infer
     from pth_tracker.design.stitch import stitch
     from pth_tracker.design.write import design_text
@@ -65,7 +66,7 @@ def init(
     with closing(opened):
         try:
             progress("listing runs", 0, 0)
-            sources = list(opened.runs(Query(project, where, moment)))
+            sources = [bounded(run) for run in opened.runs(Query(project, where, moment))]
         finally:
             progress.clear()
         place = f"{project} ({opened.address})" if project else str(opened.address)

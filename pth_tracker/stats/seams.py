@@ -73,7 +73,8 @@ def lr_difference(a: Floats, b: Floats) -> tuple[float, float]:
     """The share of updates at which learning rates ``(n,)`` differ by more than 5%, and the largest factor (n >= 1)."""
     low, high = np.minimum(np.abs(a), np.abs(b)), np.maximum(np.abs(a), np.abs(b))
     both = low > 0
-    factor = float((high[both] / low[both]).max()) if both.any() else math.inf
+    with np.errstate(over="ignore"):
+        factor = float((high[both] / low[both]).max()) if both.any() else math.inf
     return float((_apart(a, b) > LR_CHANGE).mean()), factor
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pth_tracker.runs import Floats
-from pth_tracker.stats.arrays import as_vector, same_length
+from pth_tracker.stats.arrays import as_vector, same_length, scaled, unscaled
 
 WINDOW: Final = 5
 """Updates in a window for medians and means of sampler lag."""
@@ -204,14 +204,15 @@ def tooth_growth(values: npt.ArrayLike) -> Growth | None:
     x = _magnitudes(values)
     if not np.isfinite(x).all():
         return None
-    falls = np.flatnonzero(x[1:] * GROWTH <= x[:-1]) + 1
+    falls = np.flatnonzero(x[1:] <= x[:-1] / GROWTH) + 1
     if len(falls) < LEAST_TEETH:
         return None
     apart = np.diff(falls)
     longest = int(apart.max())
     if longest - int(apart.min()) > 1 or falls[0] > longest or len(x) - falls[-1] > longest:
         return None
-    bottom, top = float(np.median(x[falls])), float(np.median(x[falls - 1]))
+    (units,), exponent = scaled(x)
+    bottom, top = (unscaled(float(np.median(units[places])), exponent) for places in (falls, falls - 1))
     return Growth(bottom, top, _ratio(top, bottom))
 
 

@@ -258,11 +258,14 @@ def _notify(
     planned: PlannedAudit, settings: Settings, audit: Audit, last: PastAudit | None
 ) -> tuple[list[str], list[str]]:
     """What could not be sent, and the targets that it did not reach."""
+    news = audit.since_last
+    if news is None or settings.dry_run:
+        return [], []
     troubles: list[str] = []
     missed: list[str] = []
     link = planned.link or (audit.write_back.published if audit.write_back else "")
-    for target in () if settings.dry_run or audit.since_last is None else planned.targets:
-        due = untold(audit.since_last, last, target.shown)
+    for target in planned.targets:
+        due = untold(news, last, target.shown)
         failed = send([target], message(audit, planned.name, due, link)) if due else []
         troubles += failed
         missed += [target.shown] if failed else []

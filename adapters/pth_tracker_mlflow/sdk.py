@@ -35,7 +35,8 @@ def _import() -> Any:
         cause = " ".join(str(error).split())[:200]
         raise AdapterUnavailable(f"MLflow cannot be imported ({type(error).__name__}: {cause}): {REMEDY}") from error
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        # Whatever a store refuses is told in one sentence; MLflow logs it too, with a traceback and all values.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return tracking
 
 

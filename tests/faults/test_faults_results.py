@@ -81,11 +81,10 @@ def in_a_bad_cache(row: Row, folder: Path, capsys: Capture) -> Ended:
         return audit_within(["nightly", "--no-write"], folder, largest=8192, PTH_TRACKER_CACHE=str(cache))
     if row.fault == "read-only folder":
         cache.mkdir(mode=0o555)
-        folder.chmod(0o777)
-        (folder / "mlflow.db").chmod(0o666)
-        (folder / "artifacts").mkdir(mode=0o777)
-        (folder / "artifacts").chmod(0o777)
-        return audit_within(["nightly"], folder, user=nobody(), PTH_TRACKER_CACHE=str(cache), HOME=str(folder))
+        (folder / "mlflow.db").chmod(0o644)
+        return audit_within(
+            ["nightly", "--no-write"], folder, user=nobody(), PTH_TRACKER_CACHE=str(cache), HOME=str(folder)
+        )
     if row.fault == "folder that cannot be made":
         cache.touch()
         return run(capsys, "nightly", "--cache", str(cache / "below"))

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy.ma  # noqa: F401  # NumPy loads it at the first unique values, otherwise anew in each forked process
+
 from pth_tracker.examine import Examination, Unit, examine
 from pth_tracker.model import Plan
 from pth_tracker.runs import RunError

@@ -101,6 +101,14 @@ class SourceRun:
     marks: Marks | None = None
     """Our own marks, as they were when the run was listed; None where the listing does not tell."""
 
+    @cached_property
+    def canonical(self) -> Mapping[str, Value]:
+        """The configuration with dotted keys and canonical values."""
+        return MappingProxyType(canonical_config(self.config))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "canonical"}
+
 
 @dataclass(frozen=True)
 class History:
@@ -301,10 +309,12 @@ class Run:
 
         A part that broke off before it logged anything has no say in it.
         """
+        telling = [part for part in self.parts if part is self.last or part.metric_keys != frozenset()]
+        if len(telling) == 1:
+            return self.last.canonical
         merged: dict[str, Value] = {}
-        for part in self.parts:
-            if part is self.last or part.metric_keys != frozenset():
-                merged.update(canonical_config(part.config))
+        for part in telling:
+            merged.update(part.canonical)
         return MappingProxyType(merged)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -313,7 +323,7 @@ class Run:
     @cached_property
     def part_configs(self) -> tuple[Mapping[str, Value], ...]:
         """Each part's own configuration."""
-        return tuple(MappingProxyType(canonical_config(part.config)) for part in self.parts)
+        return tuple(part.canonical for part in self.parts)
 
     @cached_property
     def metric_keys(self) -> frozenset[str] | None:

@@ -22,7 +22,8 @@ from pth_tracker_files.discover import Discovery, discover, expand, kinds, sourc
 from pth_tracker_files.naming import as_text
 from pth_tracker_files.sources import LoadedRun, Source, all_sources, read_head, ref_for
 
-READ_ONLY: Final = "log files are only read: nothing can be written back to them"
+READ_ONLY: Final = "log files are only read"
+REFUSED: Final = f"{READ_ONLY}: nothing can be written back to them"
 COLUMNS: Final = "columns:"
 """Begins a location that names the columns of tables instead of a path: ``columns:step=STEP,seed=SEED``."""
 PARALLEL_BYTES: Final = 20 << 20
@@ -145,7 +146,7 @@ class FilesTracker:
 
     def apply(self, edits: Sequence[MarkEdit]) -> Iterator[EditResult]:
         """Refuses every edit."""
-        return (EditResult(edit, error=READ_ONLY) for edit in edits)
+        return (EditResult(edit, error=REFUSED) for edit in edits)
 
     def publish(self, publication: Publication) -> str:
         """Refuses.
@@ -153,7 +154,7 @@ class FilesTracker:
         Raises:
             UsageError: always.
         """
-        raise UsageError(READ_ONLY)
+        raise UsageError(REFUSED)
 
     def close(self) -> None:
         """Lets go of what has been read, and of the processes that still read."""

@@ -15,7 +15,7 @@ from typing import Final
 from pth_tracker.design.comparison import differing_keys
 from pth_tracker.design.jobs import tell_apart
 from pth_tracker.runs import Run, RunState, SourceRun
-from pth_tracker.values import MISSING, Maybe, canonical_config
+from pth_tracker.values import MISSING, Maybe
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import detect_framework, infer_version, matches_any
 from pth_tracker.vocabulary.load import Vocabulary
@@ -199,5 +199,5 @@ def boundary_changes(run: Run) -> dict[str, tuple[Maybe, ...]]:
     for segment in run.segments:
         telling = [part for part in segment if part.config and part.metric_keys != frozenset()]
         if telling:
-            configs.append({key: value for part in telling for key, value in canonical_config(part.config).items()})
+            configs.append({key: value for part in telling for key, value in part.canonical.items()})
     return {key: tuple(config.get(key, MISSING) for config in configs) for key in differing_keys(configs)}

@@ -107,6 +107,7 @@ def infer_version(framework: Framework, config: Mapping[str, Value]) -> str | No
     return str(found) if found else None
 
 
+@lru_cache(maxsize=4096)
 def mangled(key: str) -> tuple[str, ...]:
     """The names under which trackers may hold the metric ``key``, its own first.
 

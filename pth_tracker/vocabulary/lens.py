@@ -48,7 +48,8 @@ class Lens:
 
     def has(self, prefix: str) -> bool:
         """Whether any key is ``prefix`` or lies below it."""
-        return any(key == prefix or key.startswith(f"{prefix}.") for key in self.config)
+        below = f"{prefix}."
+        return prefix in self.config or any(key.startswith(below) for key in self.config)
 
     def number(self, key: str, default: float | None = None) -> float | None:
         """The value at ``key`` where it is a finite number (no bool), else ``default``."""

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from pth_tracker.errors import UsageError
+from pth_tracker.errors import TrackerError, UsageError
 from pth_tracker.tracker import Address, without_credentials
 from pth_tracker.values import hide_secrets, without_environment
 from pth_tracker_mlflow import kind_of
@@ -80,7 +80,11 @@ def parse(location: str) -> Store:
 
 
 def _sqlite(path: Path) -> Store:
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a folder above it that may not be entered
+        raise TrackerError(f"{path} cannot be read: {error.strerror}") from None
+    if not there:
         raise UsageError(f"there is no file {path}: name an existing MLflow database or a server's address")
     if path.is_dir():
         raise UsageError(f"{path} is a folder, not an MLflow database: name the .db file in it")

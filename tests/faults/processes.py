@@ -7,7 +7,8 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +34,15 @@ def nobody() -> int:
     return NOBODY
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter: pytest's own are closed to them at the start of every session."""
+    folder = Path(tempfile.mkdtemp(prefix="pth-faults-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
 def _limited(largest: int) -> Callable[[], None]:
     """What makes files of a process grow to ``largest`` bytes and no further."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
@@ -52,8 +62,6 @@ def audit_within(
     whole = list(command) if command[0] == sys.executable else [sys.executable, "-m", "pth_tracker", *command]
     if user:
         folder.chmod(folder.stat().st_mode | 0o055)
-        for above in folder.parents[:3]:
-            above.chmod(above.stat().st_mode | 0o011)
         whole = [str(shutil.which("setpriv")), f"--reuid={user}", "--clear-groups", *whole]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PTH_TRACKER_")}
     done = subprocess.run(

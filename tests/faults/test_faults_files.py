@@ -12,7 +12,7 @@ import pytest
 
 import verl_logs
 from faults.outcome import BROKEN, Ended, check, params, run
-from faults.processes import audit_within, nobody
+from faults.processes import audit_within, nobody, open_folder
 from faults.table import FILES, FOLDER, Row
 from pth_tracker_files.tracker import FilesTracker
 from pth_tracker_wandb.local import LocalTracker
@@ -20,6 +20,7 @@ from synthetic import FakeRun
 from trackers.wandb_local_runs import exit_record, history_record, run_record, write_run
 from trackers.wandb_stored_runs import faulty
 
+__all__ = ["open_folder"]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -91,10 +92,11 @@ def strike(
 
 
 @pytest.mark.parametrize("row", params(FOLDER, FILES))
-def test_row(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_row(row: Row, open_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for name in list(os.environ):
         if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
             monkeypatch.delenv(name)
+    tmp_path = open_folder
     monkeypatch.chdir(tmp_path)
     files = write_folder(tmp_path) if row.adapter == FOLDER else write_logs(tmp_path)
     command = ["audit", str(tmp_path / ("wandb" if row.adapter == FOLDER else "logs"))]

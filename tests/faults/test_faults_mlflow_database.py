@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 from conftest import free_port
 from faults.mlflow_store import Experiment
 from faults.outcome import BROKEN, Ended, Marks, check, check_written, params, run
-from faults.processes import audit_within, nobody
+from faults.processes import audit_within, nobody, open_folder
 from faults.table import DATABASE, POSTGRES, Row, Written
 from pth_tracker.cli import main
 from pth_tracker.runs import RunRef
@@ -28,6 +28,7 @@ from pth_tracker_mlflow.sql import SqlTracker
 from trackers.test_mlflow_postgres import copy_tables
 
 Capture = pytest.CaptureFixture[str]
+__all__ = ["open_folder"]
 PROJECT = "faults"
 
 
@@ -52,11 +53,11 @@ def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Marks:
 
 
 @pytest.fixture
-def experiment(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+def experiment(template: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     for name in list(os.environ):
         if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
             monkeypatch.delenv(name)
-    folder = tmp_path / "store"
+    folder = open_folder / "store"
     folder.mkdir()
     monkeypatch.chdir(folder)
     shutil.copyfile(template, folder / "mlflow.db")

@@ -13,7 +13,7 @@ import pytest
 
 from faults.mlflow_store import Experiment
 from faults.outcome import Ended, Marks, check, check_written, params, run
-from faults.processes import audit_within, nobody
+from faults.processes import audit_within, nobody, open_folder
 from faults.table import CACHE, CLOCK, OUTPUTS, Row, Written
 from pth_tracker import engine, moments
 from pth_tracker.cache import FILE_NAME, Cache
@@ -21,6 +21,7 @@ from pth_tracker.cli import main, session
 from pth_tracker.nightly import run as nights
 
 Capture = pytest.CaptureFixture[str]
+__all__ = ["open_folder"]
 PROJECT = "faults"
 FULL = Path("/dev/full")
 YEARS = timedelta(days=3650)
@@ -46,11 +47,11 @@ def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Marks:
 
 
 @pytest.fixture
-def experiment(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+def experiment(template: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     for name in list(os.environ):
         if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
             monkeypatch.delenv(name)
-    folder = tmp_path / "store"
+    folder = open_folder / "store"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PTH_TRACKER_CACHE", str(folder / "cache"))

@@ -280,3 +280,10 @@ def test_the_demo_writes_console_logs() -> None:
             [sys.executable, "-m", "pth_tracker", "demo", "--help"], capture_output=True, text=True, check=True
         ).stdout
     )
+
+
+def test_that_nothing_is_written_back_is_said_once(tmp_path: Path, capsys: Capture) -> None:
+    main(["verl", str(log(str(tmp_path / "a.log")))])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "nothing is written back: log files are only read" in text
+    assert text.count("written back") == 1

@@ -48,7 +48,7 @@ def test_it_is_a_tracker_and_writes_nothing(tmp_path: Path) -> None:
     assert tracker.read_only and not tracker.has_tags and list(tracker.projects()) == []
     ref = RunRef("", "x")
     (result,) = tracker.apply([MarkEdit(ref, "x")])
-    assert result.error == tracker.read_only
+    assert result.error == f"{tracker.read_only}: nothing can be written back to them"
     assert not tracker.marks([ref])[ref].values
     assert open_address(tracker.address).address == tracker.address
 

@@ -65,6 +65,8 @@ def pth_tracker(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line ``arguments`` (those of the process where None) and yields the exit status."""
+    # Pydantic looks for plugins in every installed package, which takes longer than building our own schemas.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         return _run(arguments)
     finally:

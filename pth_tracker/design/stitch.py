@@ -15,7 +15,7 @@ from typing import Final
 from pth_tracker.design.comparison import differing_keys
 from pth_tracker.design.jobs import tell_apart
 from pth_tracker.runs import Run, RunState, SourceRun
-from pth_tracker.values import MISSING, Maybe
+from pth_tracker.values import MISSING, Maybe, Value
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import detect_framework, infer_version, matches_any
 from pth_tracker.vocabulary.load import Vocabulary
@@ -195,8 +195,8 @@ def boundary_changes(run: Run) -> dict[str, tuple[Maybe, ...]]:
     A key that a segment lacks is `MISSING` there; parts without any configuration, or that logged nothing, have no
     say.
     """
-    configs = []
-    for segment in run.segments:
+    configs: list[dict[str, Value]] = []
+    for segment in run.segments if len(run.parts) > 1 else ():
         telling = [part for part in segment if part.config and part.metric_keys != frozenset()]
         if telling:
             configs.append({key: value for part in telling for key, value in part.canonical.items()})

@@ -44,7 +44,7 @@ lint: $(VENV)/.installed-test ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests tools benchmarks
+	$(BIN)/mypy tests tools benchmarks fuzz
 
 format: $(VENV)/.installed-test ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix .

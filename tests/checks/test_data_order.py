@@ -299,7 +299,7 @@ def test_runs_that_should_read_other_batches_are_not_compared(settings: Mapping[
 
 
 def test_identities_that_hold_the_responses_are_no_data_order() -> None:
-    runs = comparison(ONE_ARM | {"tis": {"algorithm.rollout_correction.rollout_is": "token"}}, (41, 42))
+    runs = comparison({**ONE_ARM, "tis": {"algorithm.rollout_correction.rollout_is": "token"}}, (41, 42))
     for place, run in enumerate(runs):
         runs = with_metrics(runs, run.name, {"harness/batch_id": fingerprints(place)})
     assert not findings(audit_of(runs), UNSTABLE)

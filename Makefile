@@ -14,12 +14,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	@echo "setting up $(VENV): this takes a minute or two, once"
+	@echo "setting up $(VENV): this takes some minutes, once"
 	@$(PIP) install -qq -e .
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
-	@echo "setting up $(VENV) for development: this takes a few minutes, once"
+	@echo "setting up $(VENV) for development: this takes several minutes, once"
 	@$(PIP) install -qq -e '.[test]'
 	@touch $@ $(VENV)/.installed
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from pth_tracker.checks import find_rule
 from pth_tracker.design.document import line_of, located, parse_mapping, read_text
 from pth_tracker.design.schema import Names, RuleSettings
 from pth_tracker.errors import DesignError, UsageError
@@ -179,6 +180,7 @@ class _Reader:
         for place, text in _each("tracker", entry.tracker):
             if without_credentials(text) != text and urlsplit(text).password and not _VARIABLE.search(text):
                 raise self._error(_SECRET_IN_FILE, [*own, *place])
+        self._check_rules(entry, own)
         inherited = entry.notify is None
         notify = file.notify if entry.notify is None else entry.notify
         targets = [
@@ -196,6 +198,17 @@ class _Reader:
             tuple(targets),
             link,
         )
+
+    def _check_rules(self, entry: AuditEntry, own: list[str | int]) -> None:
+        named: list[tuple[str, tuple[str | int, ...]]] = []
+        for key, slugs in (("select", entry.select), ("ignore", entry.ignore)):
+            named += [(slug, place) for place, slug in _each(key, slugs)]
+        named += [(slug, ("rules", "levels", slug)) for slug in (entry.rules.levels if entry.rules else ())]
+        for slug, place in named:
+            try:
+                find_rule(slug)
+            except UsageError as error:
+                raise self._error(str(error), [*own, *place]) from None
 
     def _file(self, name: str) -> Path:
         # In full: a folder "wandb" is not the tracker, and "logs" of one folder is not "logs" of another.

@@ -99,6 +99,12 @@ def entry(extra: str) -> str:
         ("audits: [{name: a}]\n", "pth-tracker.yaml:1 at audits.0: name what to audit"),
         ("audits: [{name: '../a', project: p}]\n", "pth-tracker.yaml:1 at audits.0.name: "),
         ("audits: [{name: a, project: p}, {name: a, project: q}]\n", "two audits are named 'a'"),
+        (
+            entry("select: idle-clp"),
+            "pth-tracker.yaml:4 at audits.0.select.0: there is no rule 'idle-clp'; did you mean",
+        ),
+        (entry("ignore: [lost-seed, lr-differs]"), "pth-tracker.yaml:4 at audits.0.ignore.1: there is no rule"),
+        (entry("rules: {levels: {lr-differs: info}}"), "pth-tracker.yaml:4 at audits.0.rules.levels.lr-differs: there"),
         ("x: &a [1]\ny: *a\n", "aliases"),
         ("audits: [\n", "pth-tracker.yaml:2: "),
     ],

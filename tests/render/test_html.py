@@ -351,3 +351,16 @@ def test_pictures_and_page_agree_on_their_colours() -> None:
     sheet = (html.TEMPLATES / "report.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", sheet.split("@media", 1)[0]))
     assert {name: light[name] for name in COLOURS} == dict(COLOURS)
+
+
+@pytest.mark.parametrize(
+    ("project", "subject", "expected"),
+    [
+        ("rl-stale", "audit of rl-stale", "audit of project rl-stale"),
+        ("", "audit of files at logs", "audit of files at logs"),
+        ("", "", "audit of these runs"),
+    ],
+)
+def test_the_page_says_once_what_it_is_of(project: str, subject: str, expected: str) -> None:
+    tree = read_page(to_html(replace(passed_audit(), project=project, subject=subject), None))
+    assert [one.text for one in tree.all("p") if one.attrs.get("class") == "brand"] == [f"pth-tracker · {expected}"]

@@ -69,7 +69,8 @@ FACTS: Final[Mapping[str, str]] = {
     "file), and evaluate it 5 times or more in each run",
     "launched_arms": "run both arms",
     "common_curve": "score both arms at updates that both reached",
-    "evaluation_items": "nothing: the number of evaluated items cannot be read off the scores",
+    "evaluation_items": "where the score is a share of evaluated items, name their number in the configuration, as "
+    "evaluation_items: the scores do not tell it",
     "claims": "state the claims in a design file, as claims: [{text: ..., expect: {better: ours, than: theirs}}]",
     "testable_claim": "give the claim the runs and metrics that it speaks of",
     "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',

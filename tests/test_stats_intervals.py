@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -257,6 +258,26 @@ def test_items_are_read_off_the_grid() -> None:
     assert stats.items_from_scores(thirty, decimals=3) == 30
     assert stats.items_from_scores([0.0, 1.0, 1.0]) is None
     assert stats.items_from_scores(np.round(counts / 1319, 3), decimals=3) is None  # many denominators would do
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("digits", [1, 2, 3, 4])
+def test_a_grid_of_rounded_scores_is_no_number_of_items(digits: int, dtype: type[np.floating[Any]]) -> None:
+    rng = np.random.default_rng(digits)
+    for _ in range(30):
+        returns = rng.uniform(0.2, 0.9, 40).round(digits).astype(dtype)
+        assert stats.items_from_scores(returns) is None
+    few = np.array([0.7, 0.72, 0.74, 0.76])  # 50 items would do, and so would any scores of two decimals
+    assert stats.items_from_scores(few.astype(dtype)) is None
+    assert stats.items_from_scores(few.astype(dtype), decimals=4) is None
+
+
+def test_items_that_divide_a_power_of_ten_are_told_by_many_scores_only() -> None:
+    even = np.arange(300, 380, 4) / 500  # 20 scores of three decimals, all multiples of 0.008: 8^-20 by rounding
+    assert stats.items_from_scores(even) == 125
+    assert stats.items_from_scores(np.arange(300, 330) / 500) == 500
+    assert stats.items_from_scores(np.array([301, 307, 310]) / 500) is None
+    assert stats.items_from_scores(np.array([3, 7, 11, 12, 17, 20, 22]) / 30) == 30
 
 
 def test_items_are_not_read_into_arbitrary_scores() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +26,8 @@ from pth_tracker.model import Finding, Level, Rule, Scope, branch
 BUDGET_SHARE: Final = 0.1
 """The share by which last updates may differ."""
 NOISE_ERRORS: Final = 2.0
+ITEM_KEYS: Final = ("evaluation_items", "eval_items", "num_eval_items", "n_eval_items")
+"""Configuration keys, at any depth, that hold the number of evaluated items."""
 
 
 def _scored(pair: Pair, first: bool) -> list[Member]:
@@ -163,6 +165,18 @@ def judge_unequal_budget(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
     )
 
 
+def configured_items(members: Sequence[Member]) -> int | None:
+    """The number of evaluated items that every member's configuration names; None: not named, or not alike."""
+    found: set[int] = set()
+    for member in members:
+        named = [value for key, value in member.run.config.items() if key.rpartition(".")[2] in ITEM_KEYS]
+        numbers = [value for value in named if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+        if not named or len(numbers) < len(named):
+            return None
+        found.update(numbers)
+    return found.pop() if len(found) == 1 else None
+
+
 def evaluation_error(pair: Pair) -> tuple[float, dict[str, int]] | None:
     """The evaluation's error of the mean difference, and the items of each task; None where they are not known."""
     result = result_of(pair)
@@ -176,7 +190,8 @@ def evaluation_error(pair: Pair) -> tuple[float, dict[str, int]] | None:
             continue
         grids = {m.result.score_decimals for m in members if m.result}
         values = np.concatenate([m.result.score_values for m in members if m.result])
-        found = score_items(values, max((d for d in grids if d is not None), default=None))
+        decimals = max((d for d in grids if d is not None), default=None)
+        found = score_items(values, decimals, configured_items(members))
         scores = [m.score for m in members if m.score is not None and math.isfinite(m.score)]
         if found is None or not scores:
             return None
@@ -202,15 +217,17 @@ def judge_below_eval_noise(pair: Pair, met: frozenset[str]) -> Iterator[Finding]
     Why it matters: one score on 1,319 items is uncertain by 1.2 points, on 30 items by 7 to 9; seeds do not tell of
     it where all runs are evaluated on the same few items.
 
-    How it decides: |mean difference| lies under twice sqrt(2 p (1 - p) / (N n)) over n common seeds, at the mean score
-    p on N items, read off the grid on which the scores lie; over several tasks, the tasks' errors are added in
-    squares. A warning where the comparison's word is *better* or a claim asserts a direction; else information.
+    How it decides: |mean difference| lies under twice sqrt(2 p (1 - p) / (N n)) over n common seeds, at the mean
+    score p on N items. N is what the configuration names as ``evaluation_items`` (or ``eval_items``,
+    ``num_eval_items``, ``n_eval_items``), else read off the grid on which the scores lie; scores rounded to a few
+    decimals tell none. Over several tasks, the tasks' errors are added in squares. A warning where the comparison's
+    word is *better* or a claim asserts a direction; else information.
 
     Example: 1.1 points at 0.77 on 500 items and one seed, whose error is 2.7 points.
 
     Remedy: evaluate on more items, or say that the difference is not resolved.
 
-    Configuration: ``metric`` and ``claims`` in the design.
+    Configuration: ``metric`` and ``claims`` in the design, ``evaluation_items`` in the runs' configuration.
 
     References: check 6 of the report.
     """

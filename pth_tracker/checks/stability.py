@@ -36,12 +36,12 @@ class Curve:
     found: stats.Collapse
 
 
-def score_items(scores: Floats, decimals: int | None) -> int | None:
-    """The number of evaluated items that the scores' grid tells; None: they are no rates, or it cannot be told."""
+def score_items(scores: Floats, decimals: int | None, configured: int | None = None) -> int | None:
+    """The number of evaluated items, as configured or told by the scores' grid; None: no rates, or it is not told."""
     finite = scores[np.isfinite(scores)]
     if not len(finite) or finite.min() < 0 or finite.max() > 1:
         return None
-    return stats.items_from_scores(finite, decimals=decimals)
+    return configured or stats.items_from_scores(finite, decimals=decimals)
 
 
 def judge_curve(

@@ -58,6 +58,8 @@ def summary(audit: Audit) -> Summary:
         return Summary("FAILED", "FAIL", by_name(failed))
     if warned:
         return Summary("PASSED WITH WARNINGS", "WARN", by_name(warned))
+    if unread(audit):
+        return Summary("NOT JUDGED", "WARN", f"{counted(len(audit.errors), 'run')} selected, and none could be read")
     if not audit.judged:
         return Summary("NOT JUDGED", "WARN", "nothing could be judged; what to log is listed below")
     rules = {entry.rule for entry in audit.coverage if entry.outcome is not Outcome.NOT_JUDGED}
@@ -65,6 +67,13 @@ def summary(audit: Audit) -> Summary:
     rest = f"; {len(open_)} could not be judged" if open_ else ""
     rest += f"; {counted(len(audit.errors), 'run')} could not be read" if audit.errors else ""
     return Summary("PASSED", "PASS", f"no check failed or warned, of {counted(len(rules), 'rule')} judged{rest}")
+
+
+def unread(audit: Audit) -> bool:
+    """Whether every selected run is unreadable, so that the reasons are all there is to say."""
+    failed = {error.ref for error in audit.errors}
+    lost = all(failed.intersection(run.parts) for run in audit.runs.values())
+    return bool(failed) and lost and not any(finding.counts for finding in audit.findings)
 
 
 def by_name(findings: Iterable[Finding]) -> str:

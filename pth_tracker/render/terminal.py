@@ -29,6 +29,7 @@ from pth_tracker.render.summary import (
     summary,
     tally,
     unjudged,
+    unread,
     untested,
     written,
 )
@@ -70,9 +71,13 @@ def format_audit(
     """
     page = _Page(width, color, verbose)
     levels = (Level.FAIL, Level.WARN) if quiet else LEVELS
+    nothing_read = unread(audit)
     if not quiet:
         _headline(page, audit)
-        _design(page, audit)
+        if nothing_read:
+            _errors(page, audit)
+        else:
+            _design(page, audit)
         _news(page, audit)
     for level in levels:
         for finding in sorted(audit.by_level(level), key=finding_order):
@@ -80,14 +85,16 @@ def format_audit(
     if not quiet:
         _explained(page, audit)
         _ignored(page, audit)
-        _not_judged(page, audit)
-        _passed(page, audit)
-        _not_counted(page, audit)
-    _errors(page, audit)
-    if not quiet:
-        _notes(page, audit)
-    else:
+        if not nothing_read:
+            _not_judged(page, audit)
+            _passed(page, audit)
+            _not_counted(page, audit)
+    if quiet or not nothing_read:
+        _errors(page, audit)
+    if quiet:
         _untested(page, audit)
+    elif verbose or not nothing_read:
+        _notes(page, audit)
     if audit.write_back is not None and (not quiet or audit.write_back.errors or _is_plan(audit.write_back)):
         _written(page, audit.write_back)
     _closing(page, audit, status)
@@ -322,9 +329,11 @@ def _errors(page: _Page, audit: Audit) -> None:
 
 def _notes(page: _Page, audit: Audit) -> None:
     by_note: dict[str, list[str]] = {}
+    said = {error.message for error in audit.errors}
     for run in audit.runs.values():
         for note in run.notes:
-            by_note.setdefault(note, []).append(run.label)
+            if note not in said:
+                by_note.setdefault(note, []).append(run.label)
     if audit.notes or by_note:
         page.heading("Notes")
         for note in audit.notes:

@@ -25,6 +25,10 @@ At n = 3 the nominal 95% interval runs from the smallest to the largest differen
 """
 BOOTSTRAP_DRAWS: Final = 10_000
 _BOOTSTRAP_CELLS: Final = 2_000_000
+_MOST_DECIMALS: Final = 6
+"""Decimals up to which scores that share them may be rounded ones."""
+_LEAST_CHANCE: Final = 1e-3
+"""The probability from which on a grid may be one of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +264,10 @@ def items_from_scores(scores: npt.ArrayLike, *, decimals: int | None = None, lar
 
     N is the smallest common denominator of all scores up to rounding (float64, else float32, else half a unit of the
     last of ``decimals``). It is given only where chance would hardly produce one: over all N' <= N, the probability
-    that scores off any grid would fit, (2 N' tolerance)^(distinct scores), must sum to less than 0.001. Items of
-    which only a divisor can be seen give that divisor, which overstates the error.
+    that scores off any grid would fit, (2 N' tolerance)^(distinct scores), must sum to less than 0.001. Where all
+    scores have d decimals and N divides 10^d, the rounding alone may have made the grid: then the probability that
+    rounded scores would fit, (N / 10^d)^(distinct scores), must be below 0.001 too, which no N = 10^d can be. Items
+    of which only a divisor can be seen give that divisor, which overstates the error.
 
     Raises:
         ValueError: no scores, one that is not finite, or one outside [0, 1].
@@ -281,9 +287,18 @@ def items_from_scores(scores: npt.ArrayLike, *, decimals: int | None = None, lar
             fits = fits[np.abs(counts - np.rint(counts)) <= tolerance * fits]
         if len(fits):
             chance = np.minimum(1.0, 2 * tolerance * grid[grid <= fits[0]]) ** len(distinct)
-            if chance.sum() < 1e-3:
-                return int(fits[0])
+            if chance.sum() < _LEAST_CHANCE:
+                return None if _from_rounding(distinct, int(fits[0])) else int(fits[0])
     return None
+
+
+def _from_rounding(scores: Floats, items: int) -> bool:
+    """Whether distinct scores ``(m,)`` may lie on the grid of ``items`` only because they were rounded to decimals."""
+    for decimals in range(1, _MOST_DECIMALS + 1):
+        if (np.abs(scores - np.round(scores, decimals)) <= 2.0**-24 * scores).all():
+            steps: int = 10**decimals
+            return steps % items == 0 and (items / steps) ** len(scores) >= _LEAST_CHANCE
+    return False
 
 
 def pooled_order(a: npt.ArrayLike, b: npt.ArrayLike) -> int:

@@ -194,6 +194,41 @@ def test_scores_that_tell_no_items_are_not_judged(offset: float) -> None:
     assert not_judged(report, "below-eval-noise")[0].missing == ("evaluation_items",)
 
 
+def rounded(digits: int, config: Mapping[str, Any]) -> list[FakeRun]:
+    """Runs whose scores are known to a fixed number of decimals."""
+    values = np.random.default_rng(2).uniform(0.7, 0.72, (2, 6)).round(digits)
+    return [
+        make_run(f"{arm}-seed{s}", {**ARMS[arm], **config}, s, metrics={SCORE: {0: 0.5, 60: values[a, s - 1]}})
+        for a, arm in enumerate(TWO)
+        for s in range(1, 7)
+    ]
+
+
+@pytest.mark.parametrize("digits", [2, 3, 4])
+def test_rounding_is_not_taken_for_a_number_of_items(digits: int) -> None:
+    report = audit_of(rounded(digits, {}), DECLARED)
+    assert outcomes(report, "below-eval-noise") == {"not judged"}
+    entry = not_judged(report, "below-eval-noise")[0]
+    assert entry.missing == ("evaluation_items",) and "name their number in the configuration" in entry.remedy
+
+
+@pytest.mark.parametrize("key", ["evaluation_items", "trainer.eval_items"])
+def test_the_configured_number_of_items_wins(key: str) -> None:
+    found = only(audit_of(rounded(3, {key: 200}), DECLARED), "below-eval-noise")
+    assert found.evidence["items"] == [200] and found.detail.startswith("On 200 items and 6 seeds.")
+    other = [
+        make_run(r.name, {**ARMS[r.name[:3]], key: 450}, int(r.name[-1]), metrics={SCORE: {0: 0.36, 60: v}})
+        for r, v in zip([*scored("ppo", SMALL), *scored("tis", LARGER)], [*SMALL.values(), *LARGER.values()])
+    ]
+    assert only(audit_of(other, DECLARED), "below-eval-noise").evidence["items"] == [450]
+
+
+@pytest.mark.parametrize("value", [0, True, "all", [1, 2], 0.5])
+def test_a_configured_number_that_is_none_is_passed_over(value: object) -> None:
+    report = audit_of(rounded(3, {"evaluation_items": value}), DECLARED)
+    assert outcomes(report, "below-eval-noise") == {"not judged"}
+
+
 # orderings of whole arms
 
 NINE = {1: 0.70, 2: 0.71, 3: 0.80, 4: 0.79, 5: 0.78}

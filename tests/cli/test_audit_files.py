@@ -112,3 +112,24 @@ def test_the_tolerance_of_the_sampler_is_an_option_of_audit(capsys: Capture) -> 
     for nats in ("0", "-1", "nan"):
         assert main(["audit", table(), "--kl-tolerance", nats]) == ExitCode.USAGE
         assert "the KL tolerance has to be above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["audit", "verl"])
+def test_files_of_which_none_can_be_read_are_reported_by_their_reason_alone(command: str, capsys: Capture) -> None:
+    Path("notdb.txt").write_text("hello\n")
+    assert main([command, "notdb.txt"]) == ExitCode.NOTHING
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "NOT JUDGED: 1 run selected, and none could be read"
+    assert lines[2:4] == ["", "Could not be read: 1 run"]
+    text = " ".join(" ".join(lines).split())
+    assert text.count("is of no known kind") == 1
+    assert "Design in force" not in text and "Not judged: " not in text and "--metric" not in text
+    assert lines[-2].startswith("1 run: 0 findings failed")
+
+
+def test_one_file_that_can_be_read_keeps_the_whole_report(capsys: Capture) -> None:
+    Path("notdb.txt").write_text("hello\n")
+    Path("scores.csv").write_text("step,score\n" + "".join(f"{step},{0.5 + step / 100}\n" for step in range(9)))
+    main(["audit", "scores.csv", "notdb.txt", "--exit-zero"])
+    text = capsys.readouterr().out
+    assert "Design in force" in text and "Could not be read: 1 run" in text and "Not judged: " in text

@@ -38,24 +38,25 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     inferred: set[str] = set()
     notes: list[str] = []
 
-    stress = declared.stress.key if declared.stress else _stress_key(own)
+    stress = declared.stress.key if declared.stress else _stress_key(own, declared.replicate)
     if stress and not declared.stress:
         inferred.add("stress")
     task = declared.task or _task_keys(own)
     if task and not declared.task:
         inferred.add("task")
+    aside = {*task, stress, *declared.replicate}
 
     if declared.arms:
         arms = _declared_arms(declared.arms, runs)
     else:
-        arms = _inferred_arms(trained, readings, labels, {*task, stress})
+        arms = _inferred_arms(trained, readings, labels, aside)
         inferred.add("arms")
     placed = {key for keys in arms.values() for key in keys}
     in_none = [run.label for run in runs if run.key not in placed and not run.aside]
     if in_none:
         notes.append(f"in no arm: {_listed(in_none)}")
 
-    undecided = "" if declared.arms else _undecided(arms, trained, readings, {*task, stress})
+    undecided = "" if declared.arms else _undecided(arms, trained, readings, aside)
     baseline = declared.baseline
     if baseline and baseline not in arms:
         raise DesignError(
@@ -134,17 +135,17 @@ def _run_seed(readings: Sequence[Reading]) -> str:
         return ""
     values: dict[str, set[Hashable]] = defaultdict(set)
     for reading in readings:
-        for key in reading.framework.other_seeds:
+        for key in (*reading.framework.other_seeds, *reading.usual_seeds):
             if key in reading.run.config:
                 values[key].add(value_key(reading.run.config[key]))
     return next((key for key, held in values.items() if len(held) > 1), "")
 
 
-def _stress_key(readings: Iterable[Reading]) -> str:
+def _stress_key(readings: Iterable[Reading], replicate: Sequence[str]) -> str:
     values: dict[str, set[Hashable]] = defaultdict(set)
     for reading in readings:
         for key in reading.framework.staleness:
-            if key in reading.run.config:
+            if key in reading.run.config and key not in replicate:
                 values[key].add(value_key(reading.run.config[key]))
     return next((key for key, held in values.items() if len(held) > 1), "")
 

@@ -115,7 +115,7 @@ def _settings(comparison: Comparison) -> Mapping[str, Mapping[str, Maybe]]:
         return known
     runs = [member.run for member in comparison.members]
     readings = {member.key: member.reading for member in comparison.members}
-    aside = {*comparison.in_force.task, comparison.stress_key}
+    aside = {*comparison.in_force.task, *comparison.in_force.replicate, comparison.stress_key}
     found = comparison.memo["settings"] = treatments(runs, readings, aside)
     return found
 

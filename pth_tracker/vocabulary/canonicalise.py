@@ -12,7 +12,7 @@ import numpy as np
 
 from pth_tracker.runs import Floats, History, Ints, Run
 from pth_tracker.values import MISSING, Maybe, is_secret
-from pth_tracker.vocabulary.detect import find_keys, matches_any
+from pth_tracker.vocabulary.detect import GENERIC, find_keys, matches_any
 from pth_tracker.vocabulary.functions import FUNCTIONS
 from pth_tracker.vocabulary.lens import MAX_NUMBER, EffectiveSeed, Lens, release, seed_text
 from pth_tracker.vocabulary.load import Vocabulary
@@ -209,9 +209,20 @@ class Reading:
         lens = self._lens({})
         return tuple(name for key in self.framework.data_seed.keys for name in lens.names(key))
 
+    @cached_property
+    def usual_seeds(self) -> tuple[str, ...]:
+        """The usual names of a seed to which the framework's own vocabulary gives no role."""
+        generic = self.vocabulary.frameworks.get(GENERIC)
+        usual = generic.data_seed.keys if generic else ()
+        return tuple(
+            key
+            for key in usual
+            if key not in self.seed_keys and not (self.is_bookkeeping(key) or self.is_soft(key) or self.is_derived(key))
+        )
+
     def is_seed(self, key: str) -> bool:
         """Whether the configuration key holds a seed, of the data order or of anything else."""
-        return key in self.seed_keys or matches_any(key, self.framework.other_seeds)
+        return key in self.seed_keys or key in self.usual_seeds or matches_any(key, self.framework.other_seeds)
 
 
 def _finite(value: Any) -> float | None:

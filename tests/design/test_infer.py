@@ -11,6 +11,7 @@ from pth_tracker.errors import DesignError, ExitCode
 from pth_tracker.model import Audit
 from pth_tracker.runs import Run, RunState
 from pth_tracker.values import MISSING
+from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.load import load_vocabulary
 from synthetic import (
     ABSENT,
@@ -82,6 +83,75 @@ def test_bookkeeping_soft_and_seed_fields_make_no_arms() -> None:
         }
         runs = with_config(runs, run.name, settings)
     assert arms_of(audit_of(runs)) == NAMED
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "verl": {"algorithm": {"adv_estimator": "grpo", "rollout_is": False}, "lr": 1e-6},
+    "trl_grpo": {"num_generations": 8, "max_completion_length": 256, "gradient_accumulation_steps": 1, "lr": 1e-6},
+    "openrlhf": {"init_kl_coef": 0.01, "micro_rollout_batch_size": 8, "vllm_num_engines": 2, "lr": 1e-6},
+    "nemo_rl": {"policy": {"train_global_batch_size": 64}, "grpo": {"num_prompts_per_step": 8}, "lr": 1e-6},
+}
+"""Framework to a configuration that is recognised as its own."""
+BY_NAME = {"low": {"name": "low-*"}, "high": {"name": "high-*"}}
+OF_REPLICATES = {"drift-within-arm", "no-common-seed", "repeated-attempts"}
+"""Rules that speak where replicates are taken for something else."""
+
+
+def replicated(framework: str, key: str, names: tuple[str, str] = ("1", "2")) -> list[FakeRun]:
+    """Two arms that differ in lr, each with two runs whose values of ``key`` are 1 and 2."""
+    runs = []
+    for arm, lr in (("low", 1e-6), ("high", 1e-5)):
+        for value in (1, 2):
+            name = f"{arm}-{names[value - 1]}"
+            run = make_run(name, seed=value, config=SETTINGS[framework])
+            runs += with_config([run], "*", {"lr": lr, key: value})
+    return runs
+
+
+def told(report: Audit) -> set[str]:
+    """What is said of replicates, and of the fields that set the arms apart beside lr."""
+    apart = {field for one in findings(report, "undeclared-difference") for field in one.evidence["fields"]}
+    return ({one.rule for one in report.findings} & OF_REPLICATES) | (apart - {"lr"})
+
+
+@pytest.mark.parametrize("names", [("seed1", "seed2"), ("a", "b")])
+@pytest.mark.parametrize("key", ["seed", "random_seed", "training.seed"])
+@pytest.mark.parametrize("framework", SETTINGS)
+def test_a_usual_seed_makes_no_arms_and_is_no_drift_in_any_framework(
+    framework: str, key: str, names: tuple[str, str]
+) -> None:
+    runs = replicated(framework, key, names)
+    expected = {arm: sorted(run.name for run in runs if run.name.startswith(arm)) for arm in BY_NAME}
+    inferred, declared = audit_of(runs), audit_of(runs, {"arms": BY_NAME})
+    assert {run.framework for run in inferred.runs.values()} == {framework}
+    assert sorted(map(tuple, arms_of(inferred).values())) == sorted(map(tuple, expected.values()))
+    assert told(inferred) == told(declared) == set()
+
+
+@pytest.mark.parametrize("key", ["seed", "fold", "data.seed", "trainer.sync_interval", "lr_schedule.offset"])
+@pytest.mark.parametrize("framework", SETTINGS)
+def test_a_declared_replicate_makes_no_arms_and_is_no_drift_in_any_framework(framework: str, key: str) -> None:
+    runs = replicated(framework, key, ("a", "b"))
+    declared = {"replicate": key, "metric": {"key": SCORE}}
+    for design in (declared, {**declared, "arms": BY_NAME}):
+        report = audit_of(runs, design)
+        assert sorted(map(sorted, arms_of(report).values())) == [["high-a", "high-b"], ["low-a", "low-b"]]
+        assert report.design.replicate == (key,) and report.design.stress == "" and told(report) == set()
+        assert [one.evidence["n"] for one in findings(report, "paired-difference")] == [2]
+
+
+def test_a_field_that_is_no_seed_makes_arms_until_it_is_declared() -> None:
+    assert len(audit_of(replicated("verl", "fold")).design.arms) == 4
+
+
+def test_in_every_framework_a_seed_is_a_seed_or_says_why_it_is_none() -> None:
+    vocabulary = load_vocabulary()
+    run = Run((make_run("x").source,))
+    readings = [Reading(vocabulary, replace(run, framework=framework)) for framework in vocabulary.frameworks]
+    none = {one.run.framework for one in readings if not one.is_seed("seed")}
+    assert all(one.is_seed("seed") != one.is_bookkeeping("seed") for one in readings)
+    assert none == {"prime_rl"}, "prime-rl reads its orchestrator's seed nowhere"
+    assert not Reading(vocabulary, replace(run, framework="trl_grpo")).is_seed("data_seed")
 
 
 def test_a_stress_axis_and_tasks_split_cells_and_not_arms() -> None:

@@ -25,7 +25,12 @@ Repaired = Annotated[
 ]
 Folder = Annotated[
     Path,
-    opt.option("--folder", metavar="DIR", default=True, help="Where the MLflow store of the demo is made; an earlier demo in it is replaced."),
+    opt.option(
+        "--folder",
+        metavar="DIR",
+        default=True,
+        help="Where the MLflow store of the demo is made; an earlier demo in it is replaced.",
+    ),
 ]
 ConsoleLogs = Annotated[
     Path | None,

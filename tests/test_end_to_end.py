@@ -155,6 +155,7 @@ def test_the_verdict_is_written_where_people_look_and_nothing_else(served: Mlflo
     client.set_tag(first.info.run_id, "mine", "kept")
     before = state_of(client, experiment.experiment_id)
     tracker = open_address(Address("mlflow", (served.uri,)))
+    remove_marks(tracker, Query(SERVED), dry_run=False)  # of another test
     report = audit(tracker, Options(SERVED))
     written = write_back(tracker, report, dry_run=False)
     assert written.applied and not written.errors and len(written.planned) == len(EVERY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from pth_tracker.bounds import bounded
 from pth_tracker.checks import all_rules
 from pth_tracker.design.comparison import Comparison
 from pth_tracker.design.infer import infer
@@ -21,7 +22,7 @@ EXPLAINS = {rule.slug: {slug.partition(":")[0] for slug in rule.explains} for ru
 
 def inferred(runs: Iterable[FakeRun], design: Design | None = None) -> Comparison:
     vocabulary = load_vocabulary()
-    return infer(vocabulary, stitch(vocabulary, [run.source for run in runs]), design)
+    return infer(vocabulary, stitch(vocabulary, [bounded(run.source) for run in runs]), design)
 
 
 def written(runs: Iterable[FakeRun]) -> tuple[str, Design]:

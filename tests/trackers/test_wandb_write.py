@@ -226,7 +226,8 @@ def test_two_audits_share_one_run(tracker: ServerTracker, server: WandbServer, w
     assert isinstance(table, wandb.Table)
     assert table.columns == ["check", "level", "runs", "evidence"]
     assert table.data == [["ratio", "fail", 2, 0.5], ["seeds", "warn", 1, "=cmd()"], ["loss", "info", None, None]]
-    report = next(item for item in server.store.artifacts if item.name == "pth-audit-report")
+    reports = [item for item in server.store.artifacts if item.name == "pth-audit-report" and item.run is stored]
+    report = reports[0]
     assert report.files == publication(wandb_project, 1).files
     assert any(content == publication(wandb_project, 1).files["report.html"] for content in stored.files.values())
     assert [run.name for run in tracker.runs(Query(wandb_project))] == ["r"]

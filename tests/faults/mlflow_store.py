@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import chdir, closing, contextmanager
@@ -9,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from faults.outcome import BROKEN, Marks
 from nightly.test_requests import log_to_mlflow
+from pth_tracker.cli import main
 from trackers.wandb_stored_runs import faulty
 
+PROJECT = "faults"
 TABLES = ("metrics", "latest_metrics", "params", "tags", "runs")
 """Those with rows of runs; the runs themselves last."""
 
@@ -98,3 +104,37 @@ class Experiment:
         run_id = self.ids()[BROKEN]
         for table in TABLES:
             self.rows(f"DELETE FROM {table} WHERE run_uuid = ?", run_id)
+
+
+@pytest.fixture(scope="module")
+def template(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds the experiment, never audited: tests take copies of it."""
+    path = tmp_path_factory.mktemp("faults") / "mlflow.db"
+    shutil.copyfile(mlflow_template, path)
+    Experiment.logged(path, PROJECT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Marks:
+    """The marks that an undisturbed audit writes."""
+    store = tmp_path_factory.mktemp("undisturbed") / "mlflow.db"
+    shutil.copyfile(template, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(store.parent)
+        assert main(["audit", "-q", "--project", PROJECT, "--tracker", f"sqlite:///{store}"]) == 1
+    assert Experiment(store, PROJECT).published()
+    return Experiment(store, PROJECT).marks()
+
+
+def copied(template: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """The experiment in a copy of the store, in ``folder``, from where commands run with nothing set for them."""
+    for name in list(os.environ):
+        if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
+            monkeypatch.delenv(name)
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    shutil.copyfile(template, folder / "mlflow.db")
+    found = Experiment(folder / "mlflow.db", PROJECT)
+    found.keep_artifacts_in(folder / "artifacts")
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import sqlite3
 import sys
@@ -17,7 +15,7 @@ import sqlalchemy
 from mlflow.tracking import MlflowClient
 
 from conftest import free_port
-from faults.mlflow_store import Experiment
+from faults.mlflow_store import PROJECT, Experiment, after, copied, template
 from faults.outcome import BROKEN, Ended, Marks, check, check_written, params, run
 from faults.processes import audit_within, nobody, open_folder
 from faults.table import DATABASE, POSTGRES, Row, Written
@@ -28,42 +26,12 @@ from pth_tracker_mlflow.sql import SqlTracker
 from trackers.test_mlflow_postgres import copy_tables
 
 Capture = pytest.CaptureFixture[str]
-__all__ = ["open_folder"]
-PROJECT = "faults"
-
-
-@pytest.fixture(scope="module")
-def template(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("faults") / "mlflow.db"
-    shutil.copyfile(mlflow_template, path)
-    Experiment.logged(path, PROJECT)
-    return path
-
-
-@pytest.fixture(scope="module")
-def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Marks:
-    """The marks that an undisturbed audit writes."""
-    store = tmp_path_factory.mktemp("undisturbed") / "mlflow.db"
-    shutil.copyfile(template, store)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(store.parent)
-        assert main(["audit", "-q", "--project", PROJECT, "--tracker", f"sqlite:///{store}"]) == 1
-    assert Experiment(store, PROJECT).published()
-    return Experiment(store, PROJECT).marks()
+__all__ = ["after", "open_folder", "template"]
 
 
 @pytest.fixture
 def experiment(template: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
-    for name in list(os.environ):
-        if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
-            monkeypatch.delenv(name)
-    folder = open_folder / "store"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    shutil.copyfile(template, folder / "mlflow.db")
-    found = Experiment(folder / "mlflow.db", PROJECT)
-    found.keep_artifacts_in(folder / "artifacts")
-    return found
+    return copied(template, open_folder / "store", monkeypatch)
 
 
 def as_histories_are_read(patch: pytest.MonkeyPatch, change: Any) -> None:

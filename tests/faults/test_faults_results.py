@@ -11,55 +11,28 @@ from typing import Any
 
 import pytest
 
-from faults.mlflow_store import Experiment
+from faults.mlflow_store import PROJECT, Experiment, after, copied, template
 from faults.outcome import Ended, Marks, check, check_written, params, run
 from faults.processes import audit_within, nobody, open_folder
 from faults.table import CACHE, CLOCK, OUTPUTS, Row, Written
 from pth_tracker import engine, moments
 from pth_tracker.cache import FILE_NAME, Cache
-from pth_tracker.cli import main, session
+from pth_tracker.cli import session
 from pth_tracker.nightly import run as nights
 
 Capture = pytest.CaptureFixture[str]
-__all__ = ["open_folder"]
-PROJECT = "faults"
+__all__ = ["after", "open_folder", "template"]
 FULL = Path("/dev/full")
 YEARS = timedelta(days=3650)
 
 
-@pytest.fixture(scope="module")
-def template(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("results") / "mlflow.db"
-    shutil.copyfile(mlflow_template, path)
-    Experiment.logged(path, PROJECT)
-    return path
-
-
-@pytest.fixture(scope="module")
-def after(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Marks:
-    """The marks that an undisturbed audit writes."""
-    store = tmp_path_factory.mktemp("undisturbed") / "mlflow.db"
-    shutil.copyfile(template, store)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(store.parent)
-        assert main(["audit", "-q", "--project", PROJECT, "--tracker", f"sqlite:///{store}"]) == 1
-    return Experiment(store, PROJECT).marks()
-
-
 @pytest.fixture
 def experiment(template: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
-    for name in list(os.environ):
-        if name.startswith(("PTH_TRACKER_", "MLFLOW_TRACKING_", "WANDB_")):
-            monkeypatch.delenv(name)
     folder = open_folder / "store"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    found = copied(template, folder, monkeypatch)
     monkeypatch.setenv("PTH_TRACKER_CACHE", str(folder / "cache"))
-    shutil.copyfile(template, folder / "mlflow.db")
     entry = f"{{name: lab, project: {PROJECT}, tracker: 'sqlite:///{folder}/mlflow.db'}}"
     (folder / "pth-tracker.yaml").write_text(f"audits: [{entry}]\n")
-    found = Experiment(folder / "mlflow.db", PROJECT)
-    found.keep_artifacts_in(folder / "artifacts")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pth_tracker.errors import TrackerError
 from pth_tracker.model import Audit, AuditedRun, Level, PlannedEdit, Verdict, WriteBack
-from pth_tracker.redaction import without_environment
+from pth_tracker.redaction import environment_secrets, without_environment
 from pth_tracker.runs import RunRef, RunState
 from pth_tracker.tracker import TAG_PREFIX, MarkEdit, Marks, Publication, Query, SparesRunning, Tracker
 
@@ -178,7 +178,10 @@ def _publication(audit: Audit, files: Mapping[str, bytes]) -> Publication:
     )
     worst = next((level for level in Level if audit.by_level(level)), None)
     attributes = {"version": audit.version, "worst_level": str(worst) if worst else "none"}
-    plain = tuple(tuple(without_environment(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    secrets = environment_secrets()
+    plain = tuple(
+        tuple(without_environment(cell, secrets) if isinstance(cell, str) else cell for cell in row) for row in rows
+    )
     return Publication(audit.project, audit.audited_at, TABLE, plain, audit.counts, attributes, files)
 
 

@@ -19,10 +19,13 @@ from pth_tracker.errors import TrackerError
 from pth_tracker_wandb.credentials import ServerAddress, has_credentials, without_secrets
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 MIN_TIMEOUT: Final = 120
 """Seconds to wait for an answer, the SDK's retries included; its own default of 19 ends before a rate limit does."""
+HELPER_GRACE: Final = 5.0
+"""Seconds in which the SDK's helper process has to end; it has nothing left to send when it is told to."""
 BROKEN_OFF_RETRIES: Final = 3
 _OPTIONAL_FIELDS: Final = frozenset({"runInfo"})
 """Fields that some servers do not have; a query goes without them there."""
@@ -52,7 +55,6 @@ class _Users:
             self._sessions += 1
 
     def leave(self) -> None:
-        import wandb
         from wandb.sdk import wandb_setup
 
         with self._lock:
@@ -61,11 +63,31 @@ class _Users:
             self._sessions -= 1
             if self._sessions or self._shared or wandb_setup.singleton().most_recent_active_run is not None:
                 return
-            with contextlib.suppress(SystemExit):
-                wandb.teardown()
+            _stop_helper(wandb_setup.singleton()._connection)
 
 
 _users = _Users()
+
+
+def _stop_helper(connection: Any) -> None:
+    """Stops the SDK's helper process, by force where it does not end by itself.
+
+    The SDK waits for it without limit, and wandb-core (0.31 at least) drops the request to end when it arrives just as
+    the answer to a request that was given up cannot be delivered.
+    """
+    import wandb
+
+    def end() -> None:
+        with contextlib.suppress(SystemExit):  # the helper's exit status, where it is not 0
+            wandb.teardown()
+
+    process: subprocess.Popen[bytes] | None = getattr(getattr(connection, "_proc", None), "_process", None)
+    ending = threading.Thread(target=end, name="wandb-teardown", daemon=True)
+    ending.start()
+    ending.join(HELPER_GRACE)
+    if ending.is_alive() and process is not None:
+        process.kill()
+        ending.join(HELPER_GRACE)
 
 
 class RequestFailed(TrackerError):

@@ -217,32 +217,38 @@ def test_nobody_answers(server: WandbServer, wandb_project: str, monkeypatch: py
 
 
 SCRIPT = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from pth_tracker.tracker import Query, find_tracker
 
 def helpers():
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
-    return sum(f"--pid\\0{os.getpid()}\\0".encode() in line for line in lines)
+    mine = f"--pid\\0{os.getpid()}\\0".encode()
+    lines = [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    return [int(path.parent.name) for path in lines if mine in path.read_bytes()]
 
 tracker, why = find_tracker("", ["wandb"])
 print(why)
 runs = list(tracker.runs(Query(sys.argv[1])))
 print(runs, list(tracker.histories([(run.ref, None) for run in runs])), tracker)
-print("before:", helpers())
+print("before:", len(helpers()))
+if sys.argv[2] == "deaf":
+    os.kill(*helpers(), signal.SIGSTOP)
 tracker.close()
 tracker.close()
-print("after:", helpers())
+print("after:", len(helpers()))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_closing_ends_the_helper_process_silently(server: WandbServer, wandb_project: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("helper", ["obedient", "deaf"])
+def test_closing_ends_the_helper_process_silently(
+    server: WandbServer, wandb_project: str, tmp_path: Path, helper: str
+) -> None:
     fill(server, wandb_project, 2)
     environment = {**os.environ, **server.environment(tmp_path)}
     environment.pop("WANDB_SERVICE", None)
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", SCRIPT, wandb_project],
+        [sys.executable, "-W", "error::ResourceWarning", "-c", SCRIPT, wandb_project, helper],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy.stats
+from table import Row
 
 from pth_tracker import stats
 
@@ -40,18 +40,13 @@ def plain(values: np.ndarray, draws: int) -> tuple[float, float]:
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def main() -> None:
-    quick = "--quick" in sys.argv[1:]
+def rows(quick: bool) -> Iterator[Row]:
+    """One row a number of seeds."""
     draws = DRAWS // 5 if quick else DRAWS
-    print(
-        f"{'seeds':>6} {'draws':>7} {'ours ms':>9} {'scipy ms':>9} {'ratio':>7}  largest difference of a bound, in se"
-    )
     for n in QUICK if quick else FULL:
         values = np.random.default_rng(n).normal(0.02, 0.05, n)
         apart = np.abs(np.subtract(ours(values, draws), plain(values, draws))).max() / (values.std() / np.sqrt(n))
-        mine, theirs = (best_of(2 if quick else 5, interval, values, draws) for interval in (ours, plain))
-        print(f"{n:6} {draws:7} {mine * 1e3:9.2f} {theirs * 1e3:9.2f} {theirs / mine:7.2f}  {apart:.3f}")
-
-
-if __name__ == "__main__":
-    main()
+        mine, theirs = (1e3 * best_of(2 if quick else 5, interval, values, draws) for interval in (ours, plain))
+        size = f"{n} seeds, {draws} draws"
+        note = f"bounds apart by {apart:.3f} standard errors"
+        yield Row("bootstrap interval", size, mine, "ms", "scipy.stats.bootstrap", theirs, note=note)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from table import Row
+
 from many_runs import exponent, many_runs, watched
 from pth_tracker.design.comparison import Comparison
 
 SIZES = (100, 300, 1000)
+QUICK_SIZES = (20, 50)
 ROUNDS = 3
 
 
@@ -39,17 +42,15 @@ def timed(count: int) -> tuple[float, float]:
     return min(compared), min(whole)
 
 
-def main() -> None:
+def rows(quick: bool) -> Iterator[Row]:
+    """Two rows a size: the comparison alone, and the whole audit."""
     timed(10)  # modules are imported and the vocabulary is read
-    print(f"{'runs':>6} {'compare':>10} {'audit':>10}")
-    seconds = []
-    for count in SIZES:
-        seconds.append(timed(count))
-        print(f"{count:>6} {seconds[-1][0]:>8.2f} s {seconds[-1][1]:>8.2f} s")
-    for place, name in enumerate(("compare", "audit")):
-        grown = exponent(SIZES, tuple(one[place] for one in seconds))
-        print(f"{name}: from {SIZES[0]} to {SIZES[-1]} runs the time grows as runs to the power of {grown:.2f}")
-
-
-if __name__ == "__main__":
-    main()
+    sizes = QUICK_SIZES if quick else SIZES
+    before: tuple[float, float] | None = None
+    for place, count in enumerate(sizes):
+        seconds = timed(count)
+        for index, what in enumerate(("compare examined runs", "audit of runs in memory")):
+            grown = exponent((sizes[place - 1], count), (before[index], seconds[index])) if before else None
+            note = "" if grown is None else f"grows as runs to the power of {grown:.2f}"
+            yield Row(what, f"{count} runs", seconds[index], note=note)
+        before = seconds

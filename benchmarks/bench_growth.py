@@ -10,9 +10,11 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench_mlflow import PROJECT, fill
+from table import Row
 
 KEYS = 20
 RUNS, STEPS_EACH = (10, 100, 1_000), 60
@@ -37,8 +39,8 @@ def measured(store: Path) -> tuple[float, int, int]:
     return float(seconds), int(memory), int(runs)
 
 
-def grow(folder: Path, what: str, sizes: list[tuple[int, int]], keys: int) -> None:
-    """Prints one line a size ``(runs, steps)``."""
+def grow(folder: Path, what: str, sizes: list[tuple[int, int]], keys: int) -> Iterator[Row]:
+    """One row a size ``(runs, steps)``."""
     before: tuple[int, float, int] | None = None
     for runs, steps in sizes:
         store = folder / f"{what}-{runs}-{steps}.db"
@@ -47,24 +49,19 @@ def grow(folder: Path, what: str, sizes: list[tuple[int, int]], keys: int) -> No
         assert audited == runs
         store.unlink()
         size = runs if what == "runs" else steps
-        power = math.log(seconds / before[1]) / math.log(size / before[0]) if before else math.nan
-        added = (memory - before[2]) / (size - before[0]) * (1 if what == "runs" else 1_000) if before else math.nan
-        print(
-            f"{what:>6} {runs:6} {steps:8} {seconds:9.2f} {power:9.2f} {memory / 1024:9.0f} {added:11.1f}",
-            flush=True,
-        )
+        note = f"peak {memory / 1024:.0f} MB"
+        if before:
+            power = math.log(seconds / before[1]) / math.log(size / before[0])
+            added = (memory - before[2]) / (size - before[0]) * (1 if what == "runs" else 1_000)
+            note += f", exponent {power:.2f}, {added:.0f} KB more {'a run' if what == 'runs' else 'per 1,000 steps'}"
+        yield Row(f"audit, growing in {what}", f"{runs} runs x {steps} steps", seconds, "CPU s", note=note)
         before = size, seconds, memory
 
 
-def main() -> None:
-    quick = "--quick" in sys.argv[1:]
+def rows(quick: bool) -> Iterator[Row]:
+    """One row a size, in runs and then in steps."""
     keys = QUICK_KEYS if quick else KEYS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        print(f"{'growth':>6} {'runs':>6} {'steps':>8} {'CPU s':>9} {'exponent':>9} {'peak MB':>9} {'KB added':>11}")
-        grow(folder, "runs", [(n, STEPS_EACH) for n in (QUICK_RUNS if quick else RUNS)], keys)
-        grow(folder, "steps", [(RUNS_EACH, n) for n in (QUICK_STEPS if quick else STEPS)], keys)
-
-
-if __name__ == "__main__":
-    main()
+        yield from grow(folder, "runs", [(n, STEPS_EACH) for n in (QUICK_RUNS if quick else RUNS)], keys)
+        yield from grow(folder, "steps", [(RUNS_EACH, n) for n in (QUICK_STEPS if quick else STEPS)], keys)

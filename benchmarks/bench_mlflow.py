@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from table import Row
 
 from pth_tracker.runs import History
 from pth_tracker.tracker import Query
@@ -122,35 +123,22 @@ def timed(call: Any, *arguments: Any) -> tuple[float, int]:
     return time.perf_counter() - start, result
 
 
-def main(quick: bool = False) -> list[dict[str, Any]]:
-    """One row a way in: points, seconds of both sides and their ratio."""
+def rows(quick: bool) -> Iterator[Row]:
+    """One row a way in."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     shape = QUICK if quick else FULL
     keys = [f"actor/metric_{key:02}" for key in range(shape[1])]
-    rows: list[dict[str, Any]] = []
+    size = "{} runs x {} metrics x {} steps".format(*shape)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "mlflow.db"
         ids = fill(path, *shape)
         with served(f"sqlite:///{path}", folder) as uri:
-            for way, address, target in (("database", f"sqlite:///{path}", 5.0), ("server", uri, 3.0)):
+            for way, address, least in (("database", f"sqlite:///{path}", 5.0), ("server", uri, 3.0)):
                 ours, points = timed(read_with_tracker, address, keys)
                 theirs, expected = timed(read_with_client, address, ids, keys)
                 if not points == expected == int(np.prod(shape)):
                     raise RuntimeError(
                         f"{way}: {points} points read, {expected} by the client, {np.prod(shape)} written"
                     )
-                rows.append(
-                    {"read": f"mlflow {way}", "points": points, "seconds": ours, "client_seconds": theirs,
-                     "ratio": theirs / ours, "target": target}
-                )  # fmt: skip
-    return rows
-
-
-if __name__ == "__main__":
-    print(f"{'read':16} {'points':>8} {'ours (s)':>9} {'client (s)':>11} {'ratio':>7} {'target':>7}")
-    for row in main(quick="--quick" in sys.argv):
-        print(
-            f"{row['read']:16} {row['points']:8} {row['seconds']:9.2f} {row['client_seconds']:11.2f}"
-            f" {row['ratio']:6.1f}x {row['target']:6.0f}x"
-        )
+                yield Row(f"MLflow histories, {way}", size, ours, "s", "MlflowClient loop", theirs, least)

@@ -8,11 +8,11 @@ after another in this process, on a warm page cache, and yield the same values (
 from __future__ import annotations
 
 import resource
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+from table import Row
 
 RUNS, UPDATES = 8, 5_000
 QUICK_RUNS, QUICK_UPDATES = 2, 100
@@ -67,30 +67,13 @@ def read_theirs(folder: str) -> int:
     return scalars + sum(len(accumulator.Tensors(tag)) for tag in tags["tensors"])
 
 
-def main(quick: bool = False) -> list[dict[str, Any]]:
-    """One row: processor seconds of both sides and their ratio; ``quick`` takes a small set, for a smoke test."""
+def rows(quick: bool) -> Iterator[Row]:
+    """One row, in processor seconds."""
     runs, updates = (QUICK_RUNS, QUICK_UPDATES) if quick else (RUNS, UPDATES)
-    try:
-        import tensorboard.summary  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        return [{"what": "TensorBoard is not installed: not compared"}]
     with tempfile.TemporaryDirectory() as temporary:
         folders = [write_run(Path(temporary) / f"run{number}", updates) for number in range(runs)]
         ours, found = cpu_seconds(read_ours, folders)
         theirs, points = cpu_seconds(read_theirs, folders)
     if found != points:
         raise RuntimeError(f"{found} points were read, and {points} by TensorBoard's accumulator")
-    what = f"TensorBoard: {points:,} points in {runs} files, one core"
-    return [{"what": what, "ours": ours, "theirs": theirs, "ratio": theirs / ours}]
-
-
-def shown(row: dict[str, Any]) -> str:
-    """A row as a line of text."""
-    if "ours" not in row:
-        return str(row["what"])
-    return f"{row['what']}: {row['ours']:.2f} s, EventAccumulator {row['theirs']:.2f} s, {row['ratio']:.1f}x"
-
-
-if __name__ == "__main__":
-    for line in map(shown, main(quick="--quick" in sys.argv)):
-        print(line)
+    yield Row("TensorBoard histories", f"{runs} files, {points:,} points", ours, "CPU s", "EventAccumulator", theirs)

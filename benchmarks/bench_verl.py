@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from table import Row
+
 import verl_logs
 
 FILES, BYTES = 40, 200 << 20
@@ -172,46 +174,27 @@ def read_theirs(path: str) -> None:
         raise RuntimeError(f"{path} was not read by pth")
 
 
-def measure(name: str, paths: list[str], folder: Path) -> list[dict[str, Any]]:
-    """One row for the whole commands, one for reading alone, one for the floor."""
+def measure(name: str, paths: list[str], folder: Path) -> Iterator[Row]:
+    """Rows for the whole commands, for reading alone, for the floor, and for the memory."""
     arms = [f"--arm={arm}={folder}/{arm}-*.txt" for arm in ("grpo", "tis")]
     options = [*arms, "--vary=algorithm.rollout_correction.rollout_is", "-q"]
     ours = measured([sys.executable, "-m", "pth_tracker", "verl", *options])
     theirs = measured([sys.executable, "-m", "pth", "verl", *options])
     floor = measured(["grep", "-c", "step:", *paths])
     reading, reference = cpu_seconds(read_ours, paths), cpu_seconds(read_theirs, paths)
-    return [
-        {"what": f"{name}: whole command", "ours": ours.seconds, "theirs": theirs.seconds,
-         "ratio": theirs.seconds / ours.seconds, "target": WHOLE, "peak_mb": ours.peak, "limit_mb": MEMORY_MB},
-        {"what": f"{name}: whole command, all cores", "ours": ours.cpu, "theirs": theirs.cpu,
-         "ratio": theirs.cpu / ours.cpu},
-        {"what": f"{name}: reading, one core", "ours": reading, "theirs": reference, "ratio": reference / reading,
-         "target": PER_CORE},
-        {"what": f"{name}: grep -c step:", "ours": floor.seconds},
-    ]  # fmt: skip
+    size = f"{len(paths)} logs, {sum(Path(path).stat().st_size for path in paths) / 2**20:.0f} MB"
+    yield Row(f"verl logs of {name}: command", size, ours.seconds, "s", "pth verl", theirs.seconds, WHOLE)
+    yield Row(f"verl logs of {name}: command, all cores", size, ours.cpu, "CPU s", "pth verl", theirs.cpu)
+    yield Row(f"verl logs of {name}: reading", size, reading, "CPU s", "pth verl", reference, PER_CORE)
+    yield Row(f"verl logs of {name}: command", size, ours.seconds, "s", "grep -c step:", floor.seconds)
+    yield Row(f"verl logs of {name}: peak memory", size, ours.peak, "MB", most=MEMORY_MB)
 
 
-def main(quick: bool = False) -> list[dict[str, Any]]:
-    """One row a measurement: seconds of both sides and their ratio; ``quick`` takes a small set, for a smoke test."""
+def rows(quick: bool) -> Iterator[Row]:
+    """The rows of both sets; ``quick`` takes small ones."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     files, size = (QUICK_FILES, QUICK_BYTES) if quick else (FILES, BYTES)
-    rows: list[dict[str, Any]] = []
     for name in ("rollouts", "metrics"):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / name
-            rows += measure(name, write_set(folder, files, size, name == "rollouts"), folder)
-    return rows
-
-
-def shown(row: dict[str, Any]) -> str:
-    """A row as a line of text."""
-    text = f"{row['what']:34}"
-    for key, form in (("ours", "{:8.2f} s"), ("theirs", "  pth {:7.2f} s"), ("ratio", "  {:5.1f}x")):
-        text += form.format(row[key]) if key in row else ""
-    text += f" (>= {row['target']}x)" if "target" in row else ""
-    return text + (f", peak {row['peak_mb']:.0f} MB (<= {row['limit_mb']})" if "peak_mb" in row else "")
-
-
-if __name__ == "__main__":
-    for line in map(shown, main(quick="--quick" in sys.argv)):
-        print(line)
+            yield from measure(name, write_set(folder, files, size, name == "rollouts"), folder)

@@ -29,6 +29,8 @@ from pth_tracker_wandb import open_tracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from table import Row
+
 from wandb_server.server import Request, WandbServer
 
 RUNS = (200, 12)
@@ -43,7 +45,7 @@ def names(metrics: int) -> list[str]:
     return [f"actor/metric_{index:02}" for index in range(metrics)]
 
 
-def rows(steps: int, metrics: int, seed: int) -> list[dict[str, float]]:
+def history(steps: int, metrics: int, seed: int) -> list[dict[str, float]]:
     """A run's history, one row a step."""
     values = np.random.default_rng(seed).normal(size=(steps, metrics)).tolist()
     keys = names(metrics)
@@ -65,12 +67,11 @@ def served() -> Iterator[WandbServer]:
             server.stop()
 
 
-def per_run(server: WandbServer, project: str, count: int, **attributes: Any) -> list[dict[str, Any]]:
+def per_run(server: WandbServer, project: str, count: int, **attributes: Any) -> Iterator[Row]:
     """Requests for listing, reading and marking ``count`` runs, each counted apart."""
     keys = names(3)
     for index in range(count):
-        server.add_run(project, f"r{index}", {"seed": index}, rows(50, 3, index), **attributes)
-    found: list[dict[str, Any]] = []
+        server.add_run(project, f"r{index}", {"seed": index}, history(50, 3, index), **attributes)
     with server.counting() as opening:
         tracker = open_tracker(["wandb"])
     with server.counting() as listing:
@@ -98,8 +99,8 @@ def per_run(server: WandbServer, project: str, count: int, **attributes: Any) ->
         "audit run": publishing,
     }
     for stage, seen in stages.items():
-        found.append({"stage": stage, "runs": count, "requests": len(seen), "of": dict(Counter(map(_kind, seen)))})
-    return found
+        of = ", ".join(f"{number} {kind}" for kind, number in Counter(map(_kind, seen)).items())
+        yield Row(f"W&B, {project}: {stage}", f"{count} runs", len(seen), "requests", note=of)
 
 
 def _kind(request: Request) -> str:
@@ -135,25 +136,23 @@ def read_with_scan(project: str, keys: list[str]) -> int:
     return points
 
 
-def histories(server: WandbServer, shape: tuple[int, int, int]) -> dict[str, Any]:
+def histories(server: WandbServer, shape: tuple[int, int, int]) -> Row:
     """Seconds for ``shape`` (runs, steps, metrics) by the adapter and by `scan_history`."""
     count, steps, metrics = shape
-    first = server.add_run("histories", "r0", {"seed": 0}, rows(steps, metrics, 0))
+    first = server.add_run("histories", "r0", {"seed": 0}, history(steps, metrics, 0))
     first.history_keys()  # a real server knows them; here, counting them would take longer than all readings
     for index in range(1, count):
         server.store.projects[server.entity, "histories"][f"r{index}"] = replace(first, name=f"r{index}")
     ours, points = timed(read_with_tracker, "histories", names(metrics))
     theirs, expected = timed(read_with_scan, "histories", names(metrics))
-    return {**compared("server against scan_history()", points, expected, shape, ours, theirs), "target": "10x"}
-
-
-def compared(
-    what: str, points: int, expected: int, shape: tuple[int, int, int], ours: float, theirs: float
-) -> dict[str, Any]:
-    """One row of results, once both sides have read everything."""
     if not points == expected == int(np.prod(shape)):
-        raise RuntimeError(f"{what}: {points} points read, {expected} by the SDK, {np.prod(shape)} written")
-    return {"read": what, "points": points, "seconds": ours, "sdk_seconds": theirs, "ratio": theirs / ours}
+        raise RuntimeError(f"{points} points read, {expected} by the SDK, {np.prod(shape)} written")
+    return Row("W&B histories, server", size_of(shape), ours, "s", "scan_history()", theirs, least=10)
+
+
+def size_of(shape: tuple[int, int, int]) -> str:
+    """In words."""
+    return "{} runs x {} steps x {} metrics".format(*shape)
 
 
 def log_offline(folder: Path, steps: int, metrics: int) -> Path:
@@ -162,7 +161,7 @@ def log_offline(folder: Path, steps: int, metrics: int) -> Path:
 
     settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
     with wandb.init(project="local", mode="offline", dir=str(folder), reinit="create_new", settings=settings) as run:
-        for row in rows(steps, metrics, 0):
+        for row in history(steps, metrics, 0):
             run.log(row)
     wandb.teardown()
     (found,) = folder.glob("wandb/offline-run-*")
@@ -192,39 +191,25 @@ def read_with_leet(folder: Path, keys: list[str]) -> int:
     return points
 
 
-def local(shape: tuple[int, int, int]) -> dict[str, Any]:
+def local(shape: tuple[int, int, int]) -> Row:
     """Seconds for one local run of ``shape`` by the adapter and by ``wandb leet``."""
     _, steps, metrics = shape
     with tempfile.TemporaryDirectory() as name:
         folder = log_offline(Path(name), steps, metrics)
         ours, points = timed(read_folder, folder, names(metrics))
         theirs, expected = timed(read_with_leet, folder, names(metrics))
-    return compared("folder against wandb leet", points, expected, shape, ours, theirs)
+    if not points == expected == int(np.prod(shape)):
+        raise RuntimeError(f"{points} points read, {expected} by the SDK, {np.prod(shape)} written")
+    return Row("W&B history, offline folder", size_of(shape), ours, "s", "wandb leet inspect", theirs)
 
 
-def main(quick: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """The requests of each stage, and one row a comparison: points, seconds of both sides and their ratio."""
+def rows(quick: bool) -> Iterator[Row]:
+    """The requests of each stage, and the times of histories."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
     pick = int(quick)
     with served() as server:
-        requests = per_run(server, "one-file", RUNS[pick])
-        live = per_run(server, "live-rows", RUNS[pick], files=2, live_rows=5)
-        times = [histories(server, HISTORIES[pick]), local(LOCAL[pick])]
-    return {"requests, histories in one file": requests, "requests, two files and live rows": live, "times": times}
-
-
-if __name__ == "__main__":
-    results = main(quick="--quick" in sys.argv)
-    timings = results.pop("times")
-    for title, stages in results.items():
-        print(f"{title}\n{'stage':14} {'runs':>5} {'requests':>9} {'per run':>8}  of which")
-        for row in stages:
-            of = ", ".join(f"{kind} {number}" for kind, number in row["of"].items())
-            print(f"{row['stage']:14} {row['runs']:5} {row['requests']:9} {row['requests'] / row['runs']:8.3f}  {of}")
-    print(f"{'read':30} {'points':>9} {'ours (s)':>9} {'SDK (s)':>9} {'ratio':>7} {'target':>7}")
-    for row in timings:
-        print(
-            f"{row['read']:30} {row['points']:9} {row['seconds']:9.2f} {row['sdk_seconds']:9.2f} {row['ratio']:6.1f}x"
-            f" {row.get('target', ''):>7}"
-        )
+        yield from per_run(server, "one file", RUNS[pick])
+        yield from per_run(server, "live rows", RUNS[pick], files=2, live_rows=5)
+        yield histories(server, HISTORIES[pick])
+        yield local(LOCAL[pick])

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 import statistics
+import tracemalloc
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 
 from pth_tracker import stats
@@ -260,3 +262,21 @@ def test_response_length_that_falls_and_stays() -> None:
     assert stats.falls_and_stays([100.0] * 5 + [1.0] * 5) is True
     with pytest.raises(ValueError, match="nan"):
         stats.falls_and_stays([NAN] * 20)
+
+
+@pytest.mark.parametrize("width", [2_000, 2_001])
+def test_wide_windows_are_the_same_medians_in_little_memory(width: int) -> None:
+    rng = np.random.default_rng(5)
+    noisy = np.round(rng.normal(size=30_000), 2)
+    noisy[rng.random(30_000) < 0.4] = INF
+    for values in (noisy, rng.normal(size=30_000), np.zeros(30_000)):
+        # pandas takes infinity for missing; a number above all others keeps its rank.
+        finite = np.where(np.isinf(values), 1e6, values)
+        expected = pd.Series(finite).rolling(width).median().to_numpy()[width - 1 :]
+        tracemalloc.start()
+        found = stats.window_medians(values, width)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 40 * values.nbytes, "not every window by itself"
+        np.testing.assert_allclose(found[expected < 1e5], expected[expected < 1e5], rtol=1e-12, atol=1e-15)
+        assert np.isinf(found[expected > 1e5]).all()

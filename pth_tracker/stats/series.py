@@ -18,6 +18,8 @@ from pth_tracker.stats.arrays import as_vector, same_length, scaled, unscaled
 
 WINDOW: Final = 5
 """Updates in a window for medians and means of sampler lag."""
+SORTED_AT_ONCE: Final = 1 << 20
+"""Values of all windows together up to which sorting each is quickest."""
 KL_TOLERANCE: Final = 0.05
 """Nats per token."""
 GROWTH: Final = 5.0
@@ -83,12 +85,24 @@ def window_medians(values: npt.ArrayLike, width: int = WINDOW) -> Floats:
     x = as_vector(values, "values", least=0, finite=False)
     if np.isnan(x).any():
         raise ValueError("values hold NaN, which has no place in an order: leave it out or give infinity")
-    windows = _windows(x, width)
-    middle = np.sort(windows, axis=-1)
-    low, high = middle[:, (width - 1) // 2], middle[:, width // 2]
+    low, high = _middle(x, width)
     # Halved before they are added, or two values near the largest float64 overflow; equal ones stay exact.
     medians: Floats = np.where(low == high, low, low / 2 + high / 2)
     return medians
+
+
+def _middle(x: Floats, width: int) -> tuple[Floats, Floats]:
+    """The two middle values of each window (one twice, where the width is odd)."""
+    windows = _windows(x, width)
+    ranks = (width - 1) // 2, width // 2
+    if windows.size <= SORTED_AT_ONCE:
+        ordered = np.sort(windows, axis=-1)
+        return ordered[:, ranks[0]], ordered[:, ranks[1]]
+    from scipy import ndimage  # which keeps one window in order from place to place, and takes a while to import
+
+    inner = slice(width // 2, width // 2 + len(windows))
+    low, high = (ndimage.rank_filter(x, rank, size=width)[inner] for rank in ranks)
+    return low, high
 
 
 def window_means(values: npt.ArrayLike, width: int = WINDOW) -> Floats:

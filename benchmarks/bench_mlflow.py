@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,30 @@ from pth_tracker.tracker import Query
 from pth_tracker_mlflow import open_tracker
 
 PROJECT = "bench"
-FULL = (60, 20, 500)
-QUICK = (12, 5, 100)
+FULL = (60, 500)
+QUICK = (12, 100)
+NAMES = tuple(f"actor/metric_{key:02}" for key in range(20))
+Values = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def fill(path: Path, runs: int, keys: int, steps: int) -> list[str]:
-    """Writes the runs into a fresh store and returns their ids."""
+def noise(index: int, steps: int, rng: np.random.Generator) -> Values:
+    """``(steps, 20)``: a run of metrics that mean nothing."""
+    return rng.normal(size=(steps, len(NAMES)))
+
+
+def fill(
+    path: Path,
+    runs: int,
+    steps: int,
+    names: Sequence[str] = NAMES,
+    values: Callable[[int, int, np.random.Generator], Values] = noise,
+    parameters: Callable[[int], Mapping[str, str]] = lambda index: {},
+) -> list[str]:
+    """Writes the runs into a fresh store and returns their ids; ``values(index, steps, rng)`` is a run's history."""
     from mlflow.tracking import MlflowClient
 
     number = int(MlflowClient(f"sqlite:///{path}").create_experiment(PROJECT))
     rng = np.random.default_rng(0)
-    names = [f"actor/metric_{key:02}" for key in range(keys)]
     start = 1_760_000_000_000
     ids = [rng.bytes(16).hex() for _ in range(runs)]
     connection = sqlite3.connect(path)
@@ -51,15 +64,18 @@ def fill(path: Path, runs: int, keys: int, steps: int) -> list[str]:
                 " artifact_uri, user_id, source_type) VALUES (?, ?, ?, 'FINISHED', ?, ?, 'active', '', '', 'LOCAL')",
                 (run_id, f"run-{index}", number, start + index, start + index + steps * 1000),
             )
-            values = rng.normal(size=(steps, keys)).tolist()
+            connection.executemany(
+                "INSERT INTO params (key, value, run_uuid) VALUES (?, ?, ?)",
+                [(key, value, run_id) for key, value in parameters(index).items()],
+            )
             rows = [
-                (name, values[step][key], start + step * 1000, run_id, step)
-                for step in range(steps)
-                for key, name in enumerate(names)
+                (name, value, start + step * 1000, run_id, step)
+                for step, row in enumerate(values(index, steps, rng).tolist())
+                for name, value in zip(names, row, strict=True)
             ]
             columns = "(key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)"
             connection.executemany(f"INSERT INTO metrics {columns}", rows)
-            connection.executemany(f"INSERT INTO latest_metrics {columns}", rows[-keys:])
+            connection.executemany(f"INSERT INTO latest_metrics {columns}", rows[-len(names) :])
     connection.close()
     return ids
 
@@ -95,7 +111,7 @@ def served(store: str, folder: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def read_with_client(uri: str, ids: list[str], keys: list[str]) -> int:
+def read_with_client(uri: str, ids: Sequence[str], keys: Sequence[str]) -> int:
     """MLflow's documented way: one call a run and metric; returns the number of points."""
     from mlflow.tracking import MlflowClient
 
@@ -103,7 +119,7 @@ def read_with_client(uri: str, ids: list[str], keys: list[str]) -> int:
     return sum(len(client.get_metric_history(run_id, key)) for run_id in ids for key in keys)
 
 
-def read_with_tracker(uri: str, keys: list[str]) -> int:
+def read_with_tracker(uri: str, keys: Sequence[str]) -> int:
     """The adapter: listing included; returns the number of points."""
     tracker = open_tracker([uri])
     runs = list(tracker.runs(Query(PROJECT)))
@@ -127,18 +143,16 @@ def rows(quick: bool) -> Iterator[Row]:
     """One row a way in."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     shape = QUICK if quick else FULL
-    keys = [f"actor/metric_{key:02}" for key in range(shape[1])]
-    size = "{} runs x {} metrics x {} steps".format(*shape)
+    expected = shape[0] * len(NAMES) * shape[1]
+    size = f"{shape[0]} runs x {len(NAMES)} metrics x {shape[1]} steps"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "mlflow.db"
         ids = fill(path, *shape)
         with served(f"sqlite:///{path}", folder) as uri:
             for way, address, least in (("database", f"sqlite:///{path}", 5.0), ("server", uri, 3.0)):
-                ours, points = timed(read_with_tracker, address, keys)
-                theirs, expected = timed(read_with_client, address, ids, keys)
-                if not points == expected == int(np.prod(shape)):
-                    raise RuntimeError(
-                        f"{way}: {points} points read, {expected} by the client, {np.prod(shape)} written"
-                    )
+                ours, points = timed(read_with_tracker, address, NAMES)
+                theirs, reference = timed(read_with_client, address, ids, NAMES)
+                if not points == reference == expected:
+                    raise RuntimeError(f"{way}: {points} points read, {reference} by the client, {expected} written")
                 yield Row(f"MLflow histories, {way}", size, ours, "s", "MlflowClient loop", theirs, least)

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from processes import measured
 from table import Row
 
 import verl_logs
@@ -96,53 +94,6 @@ def write_set(folder: Path, files: int, size: int, rollouts: bool) -> list[str]:
     return paths
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a whole command takes, all its processes together."""
-
-    seconds: float
-    """By the clock on the wall, the best of all rounds."""
-    cpu: float
-    """Of all processors, the best of all rounds: what is left to compare on a machine that does other work."""
-    peak: float
-    """The most memory held at once (MB)."""
-
-
-def measured(command: Sequence[str]) -> Measured:
-    """The seconds and memory of a whole command, which may end with 0 or 1."""
-    least = cpu = float("inf")
-    peak = 0.0
-    for _ in range(ROUNDS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            while process.poll() is None:
-                peak = max(peak, memory_mb(process.pid))
-                time.sleep(0.02)
-        least = min(least, time.perf_counter() - start)
-        if process.returncode not in (0, 1):
-            raise RuntimeError(f"{command[:4]} ended with {process.returncode}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = min(cpu, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return Measured(least, cpu, peak)
-
-
-def memory_mb(pid: int) -> float:
-    """The proportional share of memory (MB) of a process and all its descendants now; 0 where it cannot be read."""
-    total, pending = 0.0, [pid]
-    while pending:
-        one = pending.pop()
-        try:
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) / 1024
-            for task in Path(f"/proc/{one}/task").iterdir():
-                pending += map(int, (task / "children").read_text().split())
-        except (OSError, ValueError):
-            continue
-    return total
-
-
 def cpu_seconds(read: Callable[[str], object], paths: Sequence[str]) -> float:
     """The least processor seconds that reading all ``paths`` takes in this process, on one core."""
     best = float("inf")
@@ -178,16 +129,18 @@ def measure(name: str, paths: list[str], folder: Path) -> Iterator[Row]:
     """Rows for the whole commands, for reading alone, for the floor, and for the memory."""
     arms = [f"--arm={arm}={folder}/{arm}-*.txt" for arm in ("grpo", "tis")]
     options = [*arms, "--vary=algorithm.rollout_correction.rollout_is", "-q"]
-    ours = measured([sys.executable, "-m", "pth_tracker", "verl", *options])
-    theirs = measured([sys.executable, "-m", "pth", "verl", *options])
-    floor = measured(["grep", "-c", "step:", *paths])
+    ours = [measured([sys.executable, "-m", "pth_tracker", "verl", *options]) for _ in range(ROUNDS)]
+    theirs = [measured([sys.executable, "-m", "pth", "verl", *options]) for _ in range(ROUNDS)]
+    floor = [measured(["grep", "-c", "step:", *paths]) for _ in range(ROUNDS)]
+    wall, reference_wall, floor_wall = (min(one.seconds for one in rounds) for rounds in (ours, theirs, floor))
+    cpu, reference_cpu = (min(one.cpu for one in rounds) for rounds in (ours, theirs))
     reading, reference = cpu_seconds(read_ours, paths), cpu_seconds(read_theirs, paths)
     size = f"{len(paths)} logs, {sum(Path(path).stat().st_size for path in paths) / 2**20:.0f} MB"
-    yield Row(f"verl logs of {name}: command", size, ours.seconds, "s", "pth verl", theirs.seconds, WHOLE)
-    yield Row(f"verl logs of {name}: command, all cores", size, ours.cpu, "CPU s", "pth verl", theirs.cpu)
+    yield Row(f"verl logs of {name}: command", size, wall, "s", "pth verl", reference_wall, WHOLE)
+    yield Row(f"verl logs of {name}: command, all cores", size, cpu, "CPU s", "pth verl", reference_cpu)
     yield Row(f"verl logs of {name}: reading", size, reading, "CPU s", "pth verl", reference, PER_CORE)
-    yield Row(f"verl logs of {name}: command", size, ours.seconds, "s", "grep -c step:", floor.seconds)
-    yield Row(f"verl logs of {name}: peak memory", size, ours.peak, "MB", most=MEMORY_MB)
+    yield Row(f"verl logs of {name}: command", size, wall, "s", "grep -c step:", floor_wall)
+    yield Row(f"verl logs of {name}: peak memory", size, max(one.peak for one in ours), "MB", most=MEMORY_MB)
 
 
 def rows(quick: bool) -> Iterator[Row]:

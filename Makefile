@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-all lint format docs docs-check bench bench-scale precision
+.PHONY: help dev demo test test-all lint format docs docs-check bench bench-scale
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,11 +58,9 @@ docs-check: $(VENV)/.installed-test ## Fail where the generated documentation is
 	$(BIN)/python tools/docs.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-bench: $(VENV)/.installed-test ## One table of our times against named alternatives (BENCH="verl mlflow" for some)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python benchmarks/table.py $(BENCH)
-
-precision: $(VENV)/.installed-test ## Count false alarms and found faults, and write docs/precision.md
+bench: $(VENV)/.installed-test ## False alarms and found faults, then one table of times against named alternatives
 	$(BIN)/python benchmarks/precision.py
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python benchmarks/table.py
 
 bench-scale: $(VENV)/.installed-test ## Two nights over 2,000 runs of 1,000 steps in PostgreSQL behind an MLflow server
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python benchmarks/scale.py

@@ -351,7 +351,7 @@ def page(clean: Sequence[Result], faults: Sequence[Result]) -> str:
     lines = [
         "# Precision",
         "",
-        "<!-- Written by `make precision` (benchmarks/precision.py): do not edit. -->",
+        "<!-- Written by `make bench` (benchmarks/precision.py): do not edit. -->",
         "",
         f"{len(clean)} clean synthetic projects of {len(frameworks)} frameworks, audited without a design file, and "
         f"the same projects with {len(faults)} faults planted one at a time. A clean project may fail nothing and warn "

@@ -10,7 +10,7 @@ from pth_tracker.checks import all_rules, find_rule
 from pth_tracker.design.comparison import Comparison
 from pth_tracker.design.expectations import NoFinding
 from pth_tracker.design.schema import Design
-from pth_tracker.errors import DesignError, UsageError
+from pth_tracker.errors import UsageError
 from pth_tracker.model import Basis, Finding, Level, Rule
 from pth_tracker.runs import Run
 
@@ -29,16 +29,17 @@ def selected_rules(design: Design | None, select: Sequence[str], ignore: Sequenc
     levels = design.rules.levels if design else {}
     for slug in (*select, *ignore):
         find_rule(slug)
-    declared = [("rules.levels", slug) for slug in levels]
-    declared += [(f"ignore.{place}.rule", entry.rule) for place, entry in enumerate(design.ignore if design else ())]
+    declared: list[tuple[tuple[str | int, ...], str]] = [(("rules", "levels", slug), slug) for slug in levels]
+    declared += [(("ignore", place, "rule"), entry.rule) for place, entry in enumerate(design.ignore if design else ())]
     for place, claim in enumerate(design.claims if design else ()):
         if isinstance(claim.expect, NoFinding):
-            declared += [(f"claims.{place}.expect.no_finding", slug) for slug in claim.expect.no_finding]
-    for key, slug in declared:
+            declared += [(("claims", place, "expect", "no_finding"), slug) for slug in claim.expect.no_finding]
+    for where, slug in declared:
         try:
             find_rule(slug)
         except UsageError as error:
-            raise DesignError(str(error), path=design.source or None if design else None, key=key) from error
+            assert design is not None
+            raise design.error(str(error), *where) from error
     off = {*ignore, *(slug for slug, level in levels.items() if level == "off")}
     return tuple(rule for rule in all_rules() if rule.slug not in off and (not select or rule.slug in select))
 

@@ -274,7 +274,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "unknown rule in design": (
         [*STORE, "--design", "rule.yaml"],
         2,
-        "rule.yaml at ignore.0.rule",
+        "rule.yaml:1 at ignore.0.rule",
     ),
     "no design file": ([*STORE, "--design", "no.yaml"], 2, "no.yaml"),
     "run in two arms": (

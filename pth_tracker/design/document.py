@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,28 @@ _FORMS: Final = {
     "list_type": "this has to be a list",
 }
 """What stands in place of pydantic's words where they name Python's types."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file that was read, which finds the line of anything in it for errors that show only later."""
+
+    path: Path | None = None
+    """None: everything comes from the command line."""
+    root: yaml.Node | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Keys whose value comes from the command line instead, with the option that gave it."""
+
+    def error(self, message: str, *place: str | int) -> DesignError:
+        """What is wrong at ``place``: with file and line, or with the option that replaced what the file says."""
+        if place and place[0] in self.options:
+            return DesignError(message, key=self.options[str(place[0])])
+        key = ".".join(str(part) for part in place)
+        return DesignError(message, path=self.path, line=line_of(self.root, place), key=key)
+
+    def replaced(self, options: Mapping[str, str]) -> Document:
+        """This file, with these keys given by options of the command line."""
+        return replace(self, options={**self.options, **options})
 
 
 def read_text(path: Path, kind: str) -> str:

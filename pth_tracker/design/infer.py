@@ -11,7 +11,6 @@ from typing import Final
 from pth_tracker.design.comparison import CellKey, Comparison, Member, differing_keys
 from pth_tracker.design.labels import SeedLabel, argument_labels, read_labels
 from pth_tracker.design.schema import ArmSelector, Design
-from pth_tracker.errors import DesignError
 from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run, RunState
 from pth_tracker.values import MISSING, REDACTED, Maybe, identity_text, is_secret, same_value, show_value, value_key
@@ -47,7 +46,7 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     aside = {*task, stress, *declared.replicate}
 
     if declared.arms:
-        arms = _declared_arms(declared.arms, runs)
+        arms = _declared_arms(declared, runs)
     else:
         arms = _inferred_arms(trained, readings, labels, aside)
         inferred.add("arms")
@@ -59,8 +58,8 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     undecided = "" if declared.arms else _undecided(arms, trained, readings, aside)
     baseline = declared.baseline
     if baseline and baseline not in arms:
-        raise DesignError(
-            f"the baseline {baseline!r} is none of the inferred arms {_listed(list(arms))}", key="baseline"
+        raise declared.error(
+            f"the baseline {baseline!r} is none of the inferred arms {_listed(list(arms))}", "baseline"
         )
     if not baseline and len(arms) > 1 and not undecided:
         baseline = _baseline(arms, readings)
@@ -159,20 +158,19 @@ def _task_keys(readings: Iterable[Reading]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _declared_arms(selectors: Mapping[str, ArmSelector], runs: Sequence[Run]) -> dict[str, list[str]]:
-    arms: dict[str, list[str]] = {arm: [] for arm in selectors}
+def _declared_arms(design: Design, runs: Sequence[Run]) -> dict[str, list[str]]:
+    arms: dict[str, list[str]] = {arm: [] for arm in design.arms}
     for run in runs:
-        within = [arm for arm, selector in selectors.items() if selects(selector, run)]
+        within = [arm for arm, selector in design.arms.items() if selects(selector, run)]
         if len(within) > 1:
-            raise DesignError(
-                f"the run {run.label} is in two arms, {within[0]} and {within[1]}: narrow one of them", key="arms"
-            )
+            message = f"the run {run.label} is in two arms, {within[0]} and {within[1]}: narrow one of them"
+            raise design.error(message, "arms", within[1])
         if within:
             arms[within[0]].append(run.key)
     empty = next((arm for arm, keys in arms.items() if not keys), None)
     if empty is not None:
         names = _listed([run.label for run in runs])
-        raise DesignError(f"no run is in the arm {empty!r}; the runs are {names}", key="arms")
+        raise design.error(f"no run is in the arm {empty!r}; the runs are {names}", "arms", empty)
     return arms
 
 
@@ -300,9 +298,8 @@ def _check_claims(design: Design, arms: Mapping[str, Sequence[str]]) -> None:
     for place, claim in enumerate(design.claims):
         unknown = next((arm for arm in claim.expect.named_arms if arm not in arms), None)
         if unknown is not None:
-            key, known = f"claims.{place}.expect", _listed(list(arms)) if arms else "none"
-            message = f"the arm {unknown!r} is none of the arms {known}"
-            raise DesignError(message, path=design.source or None, key=key)
+            known = _listed(list(arms)) if arms else "none"
+            raise design.error(f"the arm {unknown!r} is none of the arms {known}", "claims", place, "expect")
 
 
 def _baseline(arms: Mapping[str, Sequence[str]], readings: Mapping[str, Reading]) -> str:
@@ -324,7 +321,7 @@ def _unknown_names(declared: Design, runs: Sequence[Run]) -> list[str]:
     if known and declared.metric and not find_keys(declared.metric.key, frozenset(logged)):
         said = f"no run logs the metric {declared.metric.key}{_near(declared.metric.key, logged, 3)}"
         if any(run.metric_keys and run.state is not RunState.RUNNING for run in runs):
-            raise DesignError(said, path=declared.source or None, key="metric")
+            raise declared.error(said, "metric")
         notes.append(said)
     notes += [f"no run's configuration has {key}{_near(key, held)}" for key in declared.replicate if key not in held]
     return notes

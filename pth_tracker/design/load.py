@@ -9,13 +9,21 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from pth_tracker.design.document import line_of, located, parse_mapping, read_text
+from pth_tracker.design.document import Document, line_of, located, parse_mapping, read_text
 from pth_tracker.design.expectations import TAGS
 from pth_tracker.design.schema import ArmSelector, Design, Metric
 from pth_tracker.errors import DesignError
 
 _UNWRITTEN: Final = ("MeanOver", "literal['last','best']")
 """Parts of an error's place that stand in no design file."""
+_OPTIONS: Final = {
+    "arms": "--arm",
+    "vary": "--vary",
+    "replicate": "--replicate",
+    "metric": "--metric",
+    "rules": "--kl-tolerance",
+}
+"""Field to the option that replaces it."""
 _FORMS: Final = {"model_type": 'this has to be a mapping, such as {name: "grpo-*"} for an arm'}
 
 
@@ -38,7 +46,7 @@ def parse_design(text: str, path: Path) -> Design:
     if "source" in data:
         raise DesignError("unknown key; the loader sets it", path=path, line=line_of(root, ["source"]), key="source")
     try:
-        return Design.model_validate({**data, "source": path.name})
+        return Design.model_validate({**data, "source": path.name}).located_in(Document(path, root))
     except ValidationError as error:
         told = located(error, root, path, Design, tags=TAGS, unwritten=_UNWRITTEN, hidden=["source"], forms=_FORMS)
         raise told from error
@@ -86,4 +94,6 @@ def with_command_line(
             raise DesignError(f"the KL tolerance has to be above 0, finite, and is {kl_tolerance}")
         changes["rules"] = base.rules.model_copy(update={"kl_tolerance": kl_tolerance})
     changes["source"] = f"{base.source} and the command line" if base.source else "command line"
-    return base.model_copy(update=changes)
+    changed = base.model_copy(update=changes)
+    given = {key: option for key, option in _OPTIONS.items() if key in changes}
+    return changed.located_in((base.document or Document()).replaced(given))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 
+from pth_tracker.design.document import Document
 from pth_tracker.design.expectations import Expectation
+from pth_tracker.errors import DesignError
 from pth_tracker.expressions import ExpressionError, evaluate
 from pth_tracker.values import canonical_value
 
@@ -163,6 +165,25 @@ class Design(_Strict):
     rules: RuleSettings = RuleSettings()
     source: str = ""
     """Where it comes from, as shown: the file's name or ``command line``; set by the loader."""
+    _document: Document | None = PrivateAttr(default=None)
+    """The file, for errors that show only with the runs."""
+
+    def located_in(self, document: Document | None) -> Design:
+        """This design, whose errors name the place in ``document``."""
+        placed = self.model_copy()
+        placed._document = document
+        return placed
+
+    @property
+    def document(self) -> Document | None:
+        """The file that it was read from; None: none was."""
+        return self._document
+
+    def error(self, message: str, *place: str | int) -> DesignError:
+        """What is wrong at ``place``, a path of keys and positions, with the file and its line where there is one."""
+        if self._document is not None:
+            return self._document.error(message, *place)
+        return DesignError(message, path=self.source or None, key=".".join(str(part) for part in place))
 
     @model_validator(mode="after")
     def _baseline_is_an_arm(self) -> Design:

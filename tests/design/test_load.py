@@ -112,7 +112,7 @@ def test_the_command_line_comes_on_top(tmp_path: Path) -> None:
     kept = with_command_line(design, arms=["tis=t-*", "b=z"])
     assert kept is not None and kept.baseline == "tis"
     fresh = with_command_line(None, vary=["k"])
-    assert fresh == Design(vary=("k",), source="command line")
+    assert fresh is not None and dict(fresh) == dict(Design(vary=("k",), source="command line"))
 
 
 @pytest.mark.parametrize("spec", ["a", "a=", "=x", " = ", ""])

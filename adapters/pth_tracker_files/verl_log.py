@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -138,25 +139,39 @@ def _load_log(path: Path) -> LoadedRun:
 
 def _read(path: Path) -> _Log:
     """One pass over the whole file, in blocks of whole lines."""
-    log, carry, passing_over = _Log(), b"", False
-    with open(open_regular(path), "rb") as file:
-        while data := file.read(BLOCK_BYTES):
-            if passing_over:
-                end = data.find(b"\n") + 1
-                log.size += end or len(data)
-                if not end:
-                    continue
-                data, passing_over = data[end:], False
-            data = carry + data
+    log, size = _Log(), BLOCK_BYTES
+    with open(open_regular(path), "rb", buffering=0) as file:
+        while data := _at(file, log.size, size):
             end = data.rfind(b"\n") + 1
-            carry = data[end:]
-            _scan(log, data[:end], at_end=False)
-            if len(carry) > MAX_LINE:
+            if end:
+                _scan(log, data[:end], at_end=False)
+                size = BLOCK_BYTES
+            elif len(data) < size:
+                _scan(log, data, at_end=True)
+                break
+            elif size <= MAX_LINE:
+                size = min(2 * size, MAX_LINE + 1)
+            else:
                 log.long_lines += 1
-                log.size += len(carry)
-                carry, passing_over = b"", True
-    _scan(log, carry, at_end=True)
+                log.size = _next_line(file, log.size + size)
+                size = BLOCK_BYTES
     return log
+
+
+def _at(file: FileIO, position: int, size: int) -> bytes:
+    """The ``size`` bytes from ``position`` on; fewer at the end of the file."""
+    file.seek(position)
+    return file.read(size)
+
+
+def _next_line(file: FileIO, position: int) -> int:
+    """Where the first line after ``position`` begins, or the file ends."""
+    while data := _at(file, position, BLOCK_BYTES):
+        end = data.find(b"\n") + 1
+        if end:
+            return position + end
+        position += len(data)
+    return position
 
 
 def _scan(log: _Log, block: bytes, at_end: bool) -> None:

@@ -18,6 +18,8 @@ _PAIR: Final = re.compile(rb"(.*):(?:np\.\w+\()?(" + _NUMBER + rb")\)?\s*\Z", re
 _LAST_PAIR: Final = re.compile(rb"(.*?):(?:np\.\w+\()?(" + _NUMBER + rb")\)?(?=[\s\x1b(\[{]|\Z)", re.DOTALL)
 _WRAPPER: Final = re.compile(rb",np\.\w+\(")
 _FIXED: Final = re.compile(rb"-?\d+\.\d{3}")
+_OTHER_SPACE: Final = (b"\t", b"\r", b"\v", b"\f")
+MAX_STEP_DIGITS: Final = 15
 _WORDS: Final = {b"True": b"1.0", b"False": b"0.0"}
 _JSON_WORDS: Final = {**_WORDS, b"nan": b"NaN", b"inf": b"Infinity", b"-inf": b"-Infinity"}
 
@@ -34,23 +36,41 @@ def parts_of(line: bytes) -> list[bytes] | None:
     """
     parts = line.replace(b":", b" ").split()
     dashes = parts[1::3]
-    return parts if len(parts) == 1 + 3 * len(dashes) and dashes.count(b"-") == len(dashes) else None
+    if len(parts) != 1 + 3 * len(dashes) or dashes.count(b"-") != len(dashes):
+        return None
+    return parts if _is_regular(line, len(dashes), 2 * len(dashes)) else None
 
 
 def table_of(text: bytes, keys: Sequence[bytes], count: int) -> Floats | None:
-    """The numbers ``(count, keys)`` in ``- key:value - key:value``, time and again; None where it is not just that."""
+    """The steps and values ``(count, 1 + keys)`` in lines ``- step:value - key:value``; None where they are not that.
+
+    The lines are separated by line feeds.
+    """
+    columns = 1 + len(keys)
     parts = text.replace(b":", b" ").split()
-    if len(parts) != 3 * len(keys) * count or parts[::3].count(b"-") != len(keys) * count:
+    if len(parts) != 3 * columns * count or parts[::3].count(b"-") != columns * count:
         return None
-    if parts[1::3] != [*keys] * count:
+    if parts[1::3] != [b"step", *keys] * count or not _is_regular(text, columns * count, (2 * columns - 1) * count):
+        return None
+    steps = parts[2 :: 3 * columns]
+    if not b"".join(steps).isdigit() or max(map(len, steps)) > MAX_STEP_DIGITS:
         return None
     numbers = numbers_of(parts[2::3])
-    return None if numbers is None else numbers.reshape(count, len(keys))
+    return None if numbers is None else numbers.reshape(count, columns)
+
+
+def _is_regular(text: bytes, colons: int, spaces: int) -> bool:
+    """Whether there are so many colons and spaces and no other white space within lines, so that none is misplaced."""
+    if text.count(b":") != colons or text.count(b" ") != spaces:
+        return False
+    return not any(space in text for space in _OTHER_SPACE)
 
 
 def numbers_of(values: Sequence[bytes]) -> Floats | None:
     """The values ``(n,)`` of their spellings; None where one has no ordinary spelling."""
     text = b",".join(values)
+    if b"N" in text or b"I" in text:
+        return None  # JSON's words, which are none of Python's
     try:
         try:
             numbers = from_json(b"[" + text + b"]")

@@ -21,12 +21,24 @@ import numpy.typing as npt
 
 from pth_tracker.runs import Floats, History, Ints
 from pth_tracker_files.verl_lines import LOOK_BACK, LineStarts
-from pth_tracker_files.verl_numbers import forms_of, numbers_of, pairs_of, parts_of, row_of, table_of, text_of
+from pth_tracker_files.verl_numbers import (
+    MAX_STEP_DIGITS,
+    forms_of,
+    numbers_of,
+    pairs_of,
+    parts_of,
+    row_of,
+    table_of,
+    text_of,
+)
+from pth_tracker_files.verl_skeleton import pays, skeleton_of
 
 MAX_KEYS: Final = 20_000
 """More metric names than this in one file is no verl log."""
 ENOUGH_FORMS: Final = 10_000
 """Of so many values the form is looked at, in each segment."""
+MANY_LINES: Final = 16
+"""So many lines of a block are read column by column."""
 
 ROOTS: Final = frozenset(
     "actor critic global_seqlen response_length response_length_non_aborted prompt_length response timing timing_s "
@@ -35,7 +47,7 @@ ROOTS: Final = frozenset(
 )
 """What metric names of verl and its forks begin with, before the first ``/``."""
 
-_BEGINNING: Final = re.compile(rb"step:\d{1,15} - ")
+_BEGINNING: Final = re.compile(rb"step:\d{1,%d} - " % MAX_STEP_DIGITS)
 
 
 @dataclass
@@ -136,8 +148,7 @@ class StepLines:
         tags: list[bytes] = []
         starts: list[int] = []
         prefix, prefix_tag, end = self._prefix, self._prefix_tag, 0
-        for match in _BEGINNING.finditer(block):
-            start = match.start()
+        for start in _beginnings(block):
             if start < end:
                 continue
             if start >= len(prefix) and block.startswith(prefix, start - len(prefix)):
@@ -166,22 +177,16 @@ class StepLines:
         mark, segment, layout = self._prefix + b"step:", self._open.get(self._prefix_tag), self._recent
         if not block.startswith(mark[1:]) or segment is None or layout is None or b"\r" in block:
             return False
-        count = block.count(mark) + 1
-        if count != block.count(b"\n") or not block.endswith(b"\n"):
+        second = block.find(b"\n")
+        if not block.endswith(b"\n") or not (second + 1 == len(block) or block.startswith(mark, second)):
             return False
-        text = (b"\n" + block[:-1]).replace(self._prefix, b"\n- ")
-        table = table_of(text, (b"step", *layout.keys), count)
-        if (
-            table is None
-            or table[0, 0] < segment.last
-            or np.any(table[1:, 0] < table[:-1, 0])
-            or np.any(table[:, 0] % 1)
-        ):
+        table = _table(block, self._prefix, layout.keys, len(block) // second)
+        if table is None or table[0, 0] < segment.last or np.any(table[1:, 0] < table[:-1, 0]):
             return False
         segment.last = int(table[-1, 0])
         segment.look(block[len(mark) - 1 : block.index(b"\n")])
-        layout.add(self._count + np.arange(count), table)
-        self._count += count
+        layout.add(self._count + np.arange(len(table)), table)
+        self._count += len(table)
         self.last_end = offset + len(block) - 1
         return True
 
@@ -210,7 +215,7 @@ class StepLines:
         """The layouts, line indices and steps with values ``(n, 1 + keys)`` of lines; what is not verl's is counted."""
         recent = self._recent
         if recent is not None:
-            table = table_of(b"- step:" + b"\n- step:".join(lines), (b"step", *recent.keys), len(lines))
+            table = _table(b"step:" + b"\nstep:".join(lines) + b"\n", b"\n", recent.keys, len(lines))
             if table is not None:
                 yield recent, list(range(len(lines))), table
                 return
@@ -363,6 +368,26 @@ def _direct_history(
                 values.setdefault(name, np.full(len(union), np.nan))[places] = column
     held = {name: column for name, column in values.items() if len(column)}
     return History(union, held, nonfinite, 0, {name: digits for name, digits in decimals.items() if name in held})
+
+
+def _table(block: bytes, prefix: bytes, keys: tuple[bytes, ...], about: int) -> Floats | None:
+    """The steps and values ``(lines, 1 + keys)`` of ``about`` so many lines; None where they are anything else."""
+    if about >= MANY_LINES and pays(about * len(keys)):
+        table = skeleton_of(prefix, keys).table(block)
+        if table is not None:
+            return table
+    text = (b"\n" + block[:-1]).replace(prefix + b"step:", b"\n- step:")
+    return table_of(text, keys, block.count(b"\n"))
+
+
+def _beginnings(block: bytes) -> Iterator[int]:
+    """Where ``step:N - `` stands in ``block``."""
+    data = np.frombuffer(block, np.uint8)
+    colons = np.flatnonzero(data == ord(":"))
+    # Far faster than searching for the whole text, which has no rare byte.
+    for colon in colons[(data[colons - 1] == ord("p")) & (data[colons - 2] == ord("e"))].tolist():
+        if colon >= 4 and _BEGINNING.match(block, colon - 4):
+            yield colon - 4
 
 
 def _is_ours(keys: Iterable[bytes]) -> bool:

@@ -33,8 +33,8 @@ class Experiment:
     @classmethod
     def logged(cls, store: Path, name: str) -> Experiment:
         """Logs the runs through MLflow's client, past any server."""
-        with chdir(store.parent):  # where artifacts go, by default
-            log_to_mlflow(f"sqlite:///{store}", name, faulty())
+        # By default they go where this process was when it first opened the store.
+        log_to_mlflow(f"sqlite:///{store}", name, faulty(), artifacts=str(store.parent / "mlruns" / name))
         return cls(store, name)
 
     def keep_artifacts_in(self, folder: Path) -> None:

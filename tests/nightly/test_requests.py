@@ -28,14 +28,14 @@ def configure(project: str, tracker: str) -> None:
     Path("pth-tracker.yaml").write_text(f"audits: [{{name: lab, project: {project}, tracker: '{tracker}'}}]\n")
 
 
-def log_to_mlflow(uri: str, project: str, runs: list[FakeRun]) -> None:
+def log_to_mlflow(uri: str, project: str, runs: list[FakeRun], artifacts: str | None = None) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
     from pth_tracker.values import canonical_config
 
     client = MlflowClient(uri)
-    number = client.create_experiment(project)
+    number = client.create_experiment(project, artifacts)
     for run in runs:
         made = client.create_run(number, run_name=run.name).info.run_id
         params = [Param(key, str(value)) for key, value in canonical_config(run.source.config).items()]

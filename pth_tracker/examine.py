@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import numpy as np
@@ -406,8 +407,13 @@ def _digest(series: Series, exact: bool, curve: bool) -> Digest:
 def _thin(array: npt.NDArray[Number], most: int) -> npt.NDArray[Number]:
     if len(array) <= most:
         return array.copy()
-    kept: npt.NDArray[Number] = array[np.unique(np.linspace(0, len(array) - 1, most).round().astype(int))]
+    kept: npt.NDArray[Number] = array[_thinned(len(array), most)]
     return kept
+
+
+@lru_cache(maxsize=8)
+def _thinned(count: int, most: int) -> Ints:
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
 
 
 def block_hashes(values: Floats, decimals: int | None = None) -> npt.NDArray[np.uint64]:

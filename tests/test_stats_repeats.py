@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pth_tracker.stats.repeats import equal_levels, find_repeats, joint_labels, latest_equal, occurrence, period
+from pth_tracker.stats.repeats import equal_levels, find_repeats, joint_labels, latest_equal, occurrence, period, ranks
 
 
 def test_values_are_one_level_within_what_was_printed_or_two_float32_ulp() -> None:
@@ -135,3 +135,27 @@ def test_joint_labels_rank_rows_whatever_their_numbers() -> None:
         expected = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
         np.testing.assert_array_equal(joint_labels(list(table.T)), expected)
     assert joint_labels([[]]).tolist() == []
+
+
+@pytest.mark.parametrize("span", [1, 3, 60, 1 << 40])
+def test_renumbered_labels_keep_their_order(span: int) -> None:
+    labels = np.random.default_rng(span).integers(0, span, 50)
+    assert np.array_equal(ranks(labels), np.unique(labels, return_inverse=True)[1])
+    assert not len(ranks(labels[:0]))
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 5), (0, 1 << 16), (65_530, 65_540), (-3, 3), (-(1 << 62), 1 << 62)])
+def test_labels_of_any_size_are_counted_in_their_order(least: int, most: int) -> None:
+    labels = np.random.default_rng(3).integers(least, most, 40, endpoint=True).repeat(2)
+    labels = np.concatenate((labels, labels[::-1]))
+    earlier = [max((j for j in range(i) if labels[j] == labels[i]), default=-1) for i in range(len(labels))]
+    assert latest_equal(labels).tolist() == earlier
+    assert occurrence(labels).tolist() == [labels[: i + 1].tolist().count(labels[i]) for i in range(len(labels))]
+
+
+def test_labels_of_the_tuples_at_hand_change_nothing() -> None:
+    draw = np.random.default_rng(5)
+    columns = [draw.integers(0, 400, 300) for _ in range(3)]
+    alone, given = find_repeats(columns), find_repeats(columns, full=joint_labels(columns))
+    assert alone.earlier.tolist() == given.earlier.tolist()
+    assert (alone.search, alone.expected, alone.left_out) == (given.search, given.expected, given.left_out)

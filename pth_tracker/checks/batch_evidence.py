@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.runs import Floats, Ints
 from pth_tracker.stats.chance import REPEATS_BY_CHANCE, floored_tie_share, longest_run_by_chance, tie_share
-from pth_tracker.stats.repeats import Repeats, equal_levels, find_repeats, joint_labels, latest_equal, occurrence
+from pth_tracker.stats.repeats import Repeats, equal_levels, find_repeats, joint_labels, latest_equal, occurrence, ranks
 from pth_tracker.values import MISSING
 from pth_tracker.vocabulary.canonicalise import Series
 
@@ -36,17 +36,14 @@ class BatchTuples:
     step: Ints
     quantities: tuple[Ints, ...]
     """Prompts, response lengths and scores."""
+    full: Ints
+    """Labels of the whole tuple."""
     learner: Floats
     keys: tuple[str, ...]
     """Raw names of the metrics used."""
 
     def __len__(self) -> int:
         return len(self.step)
-
-    @property
-    def full(self) -> Ints:
-        """``(n,)`` labels of the whole tuple."""
-        return joint_labels(self.quantities)
 
 
 def batch_tuples(view: RunView) -> BatchTuples | None:
@@ -60,12 +57,13 @@ def batch_tuples(view: RunView) -> BatchTuples | None:
     keys: list[str] = []
     for name, mean in zip(BATCH_QUANTITIES, means):
         ends = [view.series(f"{name}_{end}") for end in ("max", "min")]
-        used = [s for s in (mean, *ends) if s is not None and np.isin(step, _common_steps(s)).all()]
+        used = [s for s in (mean, *ends) if s is not None and _holds(s, step)]
         labels.append(_tuple_labels(used, step))
         keys += [series.key for series in used]
-    kept = one_a_batch(joint_labels(labels), view.role("updates_per_batch"))
+    full = joint_labels(labels)
+    kept = one_a_batch(full, view.role("updates_per_batch"))
     quantities = tuple(column[kept] for column in labels)
-    return BatchTuples(step[kept], quantities, _at(learner, step)[kept], tuple(keys))
+    return BatchTuples(step[kept], quantities, ranks(full[kept]), _at(learner, step)[kept], tuple(keys))
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,14 @@ def _common_steps(*series: Series | None) -> Ints:
     common = steps[0]
     for other in steps[1:]:
         if not np.array_equal(common, other):
-            common = np.intersect1d(common, other)
+            common = np.intersect1d(common, other, assume_unique=True)
     return common
+
+
+def _holds(series: Series, step: Ints) -> bool:
+    """Whether the series is finite at each of the updates."""
+    finite = _common_steps(series)
+    return np.array_equal(finite, step) or bool(np.isin(step, finite).all())
 
 
 def _at(series: Series, step: Ints) -> Floats:
@@ -216,7 +220,7 @@ def repeated_tuples(view: RunView) -> RepeatedTuples | None:
     tuples = batch_tuples(view)
     if tuples is None or not len(tuples):
         return None
-    full, repeats, loader = tuples.full, find_repeats(tuples.quantities), batches_per_epoch(view)
+    full, repeats, loader = tuples.full, find_repeats(tuples.quantities, full=tuples.full), batches_per_epoch(view)
     distance = np.arange(len(tuples)) - repeats.earlier
     counted = (repeats.earlier >= 0) & (tuples.learner != tuples.learner[repeats.earlier])
     counted &= (occurrence(full) > view.plan.batch_uses) & ~starts_over(distance, loader)

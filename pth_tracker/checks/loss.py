@@ -244,8 +244,9 @@ def varied_scores(view: RunView) -> tuple[int, int]:
         return 0, 0
     common = series[0].step
     for one in series[1:]:
-        common = np.intersect1d(common, one.step)
-    top, bottom, best, worst = (one.values[np.isin(one.step, common)] for one in series)
+        if not np.array_equal(common, one.step):
+            common = np.intersect1d(common, one.step, assume_unique=True)
+    top, bottom, best, worst = (one.values[np.searchsorted(one.step, common)] for one in series)
     with np.errstate(invalid="ignore"):
         varied = best - worst > 0
         slack = SCORE_TOLERANCE * np.maximum(np.abs(best), np.abs(worst))

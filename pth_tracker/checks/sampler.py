@@ -69,7 +69,7 @@ def off_policy_updates(view: RunView) -> tuple[Series, Series, Floats, Floats] |
     if clip is None or outside is None:
         return None
     moving = trained(view, clip)
-    step, own, other = np.intersect1d(clip.step[moving], outside.step, return_indices=True)
+    step, own, other = np.intersect1d(clip.step[moving], outside.step, assume_unique=True, return_indices=True)
     clipped, share = clip.values[moving][own], outside.values[other]
     finite = np.isfinite(clipped) & np.isfinite(share)
     return (clip, outside, clipped[finite], share[finite]) if np.any(finite) else None

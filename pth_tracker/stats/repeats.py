@@ -27,6 +27,8 @@ NO_SPREAD: Final = 0.9
 """Tie share of one quantity within a stretch from which it has no spread there."""
 LARGEST: Final = 1 << 62
 """What products of labels may reach, so that an int64 holds them."""
+WIDEST: Final = 4
+"""Numbers for each label up to which a table of all numbers is cheaper than sorting."""
 LONGEST_PERIODIC: Final = 4096
 """Updates in which a period is looked for."""
 PERIODIC_SHARE: Final = 0.8
@@ -70,7 +72,7 @@ def equal_levels(values: npt.ArrayLike, decimals: int | None = None) -> Ints:
     tolerance = math.ldexp(1.0, max(exponent - 23, -148))
     if decimals is not None:
         tolerance = max(tolerance, 0.5 * 10.0**-decimals * (1 + 1e-9))
-    order = np.argsort(x, kind="stable")
+    order = np.argsort(x)
     with np.errstate(over="ignore"):
         steps = np.diff(x[order], prepend=x[order[0]]) > tolerance
     labels = np.empty(len(x), dtype=np.int64)
@@ -98,10 +100,25 @@ def joint_labels(columns: Sequence[npt.ArrayLike]) -> Ints:
     return inverse
 
 
+def ranks(labels: Ints) -> Ints:
+    """``(n,)``: labels ``(n,)``, none of them negative, renumbered from 0 on in their order."""
+    if not len(labels) or labels.max() >= WIDEST * len(labels):
+        return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    numbers: Ints = (np.cumsum(np.bincount(labels) > 0) - 1)[labels]
+    return numbers
+
+
+def _stable_order(labels: Ints) -> Ints:
+    """``(n,)``: the indices that sort ``labels`` and leave equal ones in their order."""
+    narrow = len(labels) > 0 and labels.min() >= 0 and labels.max() <= np.iinfo(np.uint16).max
+    # NumPy sorts these, and only these, by radix.
+    return np.argsort(labels.astype(np.uint16) if narrow else labels, kind="stable")
+
+
 def latest_equal(labels: npt.ArrayLike) -> Ints:
     """``(n,)``: the index of the latest earlier entry with the same label, -1 for a first one."""
     x = np.asarray(labels, dtype=np.int64)
-    order = np.argsort(x, kind="stable")
+    order = _stable_order(x)
     same = x[order][1:] == x[order][:-1]
     earlier = np.full(len(x), -1, dtype=np.int64)
     earlier[order[1:][same]] = order[:-1][same]
@@ -111,7 +128,7 @@ def latest_equal(labels: npt.ArrayLike) -> Ints:
 def occurrence(labels: npt.ArrayLike) -> Ints:
     """``(n,)``: 1 at the first entry with a label, 2 at the second, and so on."""
     x = np.asarray(labels, dtype=np.int64)
-    order = np.argsort(x, kind="stable")
+    order = _stable_order(x)
     begins = np.concatenate(([True], x[order][1:] != x[order][:-1])) if len(x) else np.empty(0, dtype=bool)
     place = np.arange(len(x))
     since = place - np.maximum.accumulate(np.where(begins, place, 0)) if len(x) else place
@@ -120,7 +137,9 @@ def occurrence(labels: npt.ArrayLike) -> Ints:
     return count
 
 
-def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_BY_CHANCE) -> Repeats:
+def find_repeats(
+    quantities: Sequence[npt.ArrayLike], *, full: Ints | None = None, below: float = REPEATS_BY_CHANCE
+) -> Repeats:
     """The updates that repeat an earlier one in every quantity, where that is improbable.
 
     ``quantities`` are label columns ``(n,)`` as `joint_labels` makes them, one for each quantity, taken as
@@ -128,7 +147,7 @@ def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_
     over quantities, of the share of ties between the two updates' stretches; a share is at least the run's own and at
     least what seeing no tie still allows. Ties are counted among distinct tuples only, or a stuck batch would excuse
     itself. Stretches in which a quantity has no spread are left out. Where all pairs would yield ``below`` repeats or
-    more, neighbouring updates alone are searched.
+    more, neighbouring updates alone are searched. ``full`` are the tuples' own `joint_labels`, where they are at hand.
 
     Raises:
         ValueError: no quantity, or unequal lengths.
@@ -136,10 +155,11 @@ def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_
     columns = [np.asarray(quantity, dtype=np.int64) for quantity in quantities]
     if len({len(column) for column in columns}) != 1:
         raise ValueError("give at least one quantity, each with one label an update")
-    full = joint_labels(columns)
+    full = joint_labels(columns) if full is None else full
     n = len(full)
     nothing = np.full(n, -1, dtype=np.int64)
-    firsts = _with_spread(columns, np.sort(np.unique(full, return_index=True)[1]))
+    latest = latest_equal(full)
+    firsts = _with_spread(columns, np.flatnonzero(latest < 0))
     if len(firsts) < 2:
         return Repeats(nothing, "none", math.inf, n)
     stretches = _stretches(len(firsts))
@@ -157,7 +177,7 @@ def find_repeats(quantities: Sequence[npt.ArrayLike], *, below: float = REPEATS_
     everywhere = float((pairs * chance).sum())
     beside = kept[1:] & kept[:-1]
     nearby = float(chance[where[:-1][beside], where[1:][beside]].sum())
-    earlier = np.where(kept, latest_equal(full), -1)
+    earlier = np.where(kept, latest, -1)
     left_out = int(np.count_nonzero(~kept))
     if everywhere < below:
         return Repeats(earlier, "all", everywhere, left_out)
@@ -195,10 +215,10 @@ def _stretches(distinct: int) -> Ints:
 def _ties(column: Ints, stretch: Ints) -> Floats:
     """``(s, s)``: the share of equal labels among pairs of distinct updates, one of each stretch."""
     size = np.bincount(stretch).astype(np.float64)
-    inverse, counts = np.unique(column, return_inverse=True, return_counts=True)[1:]
-    tied = counts >= 2  # most labels occur once and tie with none
-    place = (np.cumsum(tied) - 1)[inverse.reshape(-1)]
-    chosen = tied[inverse.reshape(-1)]
+    labels = ranks(column)
+    tied = np.bincount(labels) >= 2  # most labels occur once and tie with none
+    place = (np.cumsum(tied) - 1)[labels]
+    chosen = tied[labels]
     held = np.zeros((len(size), np.count_nonzero(tied)))
     np.add.at(held, (stretch[chosen], place[chosen]), 1.0)
     equal = held @ held.T

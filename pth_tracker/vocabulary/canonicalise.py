@@ -240,7 +240,7 @@ def _logged(candidate: Candidate, key: str, history: History) -> tuple[Ints, Flo
         step, values = step[computed], values[computed]
     if candidate.minus:
         other_step, other = history.series(next(iter(find_keys(candidate.minus, frozenset(history.values))), ""))
-        step, own, place = np.intersect1d(step, other_step, return_indices=True)
+        step, own, place = np.intersect1d(step, other_step, assume_unique=True, return_indices=True)
         values = values[own] - other[place]
     return step, values
 
@@ -253,7 +253,7 @@ def _keys_of(candidate: Candidate, available: Iterable[str] | None) -> Iterable[
 
 def _widened(series: Series, high: Series) -> Series:
     """The series with the upper bits of its whole numbers added, at the updates at which ``high`` holds them."""
-    step, own, other = np.intersect1d(series.step, high.step, return_indices=True)
+    step, own, other = np.intersect1d(series.step, high.step, assume_unique=True, return_indices=True)
     if not len(step):
         return series
     with np.errstate(all="ignore"):

@@ -47,6 +47,8 @@ def table_of(text: bytes, keys: Sequence[bytes], count: int) -> Floats | None:
     The lines are separated by line feeds.
     """
     columns = 1 + len(keys)
+    if text.count(b":") != columns * count:
+        return None
     parts = text.replace(b":", b" ").split()
     if len(parts) != 3 * columns * count or parts[::3].count(b"-") != columns * count:
         return None

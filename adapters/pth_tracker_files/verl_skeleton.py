@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pth_tracker.runs import Floats, Ints
-from pth_tracker_files.verl_numbers import MAX_STEP_DIGITS
+from pth_tracker_files.verl_numbers import MAX_STEP_DIGITS, table_of
 
 _WORD: Final = 16
 """Bytes compared at once."""
-ENOUGH_VALUES: Final = 500_000
+MANY_LINES: Final = 16
+"""So many lines of a block are read column by column."""
+ENOUGH_VALUES: Final = 300_000
 """So many values must be read before importing Arrow pays."""
 _WORD_TYPE: Final = f"V{_WORD}"
 _WRAPPERS: Final = (b"np.float64(", b"np.float32(")
@@ -37,6 +39,16 @@ def pays(values: int) -> bool:
     global _read
     _read = min(_read + values, ENOUGH_VALUES)
     return _read >= ENOUGH_VALUES or "pyarrow" in sys.modules
+
+
+def lines_table(block: bytes, prefix: bytes, keys: tuple[bytes, ...], about: int) -> Floats | None:
+    """The steps and values ``(lines, 1 + keys)`` of ``about`` so many lines; None where they are anything else."""
+    if about >= MANY_LINES and pays(about * len(keys)):
+        table = skeleton_of(prefix, keys).table(block)
+        if table is not None:
+            return table
+    text = (b"\n" + block[:-1]).replace(prefix + b"step:", b"\n- step:")
+    return table_of(text, keys, block.count(b"\n"))
 
 
 @lru_cache(maxsize=64)

@@ -28,18 +28,14 @@ from pth_tracker_files.verl_numbers import (
     pairs_of,
     parts_of,
     row_of,
-    table_of,
     text_of,
 )
-from pth_tracker_files.verl_skeleton import pays, skeleton_of
+from pth_tracker_files.verl_skeleton import lines_table
 
 MAX_KEYS: Final = 20_000
 """More metric names than this in one file is no verl log."""
 ENOUGH_FORMS: Final = 10_000
 """Of so many values the form is looked at, in each segment."""
-MANY_LINES: Final = 16
-"""So many lines of a block are read column by column."""
-
 ROOTS: Final = frozenset(
     "actor critic global_seqlen response_length response_length_non_aborted prompt_length response timing timing_s "
     "timing_per_token timing_per_token_ms perf mfu training train val val-core val-aux rollout_corr mismatch "
@@ -129,8 +125,10 @@ class StepLines:
         """What was last seen before a step line, from the line feed on, ..."""
         self._prefix_tag = b""
         """... and its process."""
-        self._recent: _Layout | None = None
-        """The layout of the last lines that could be split."""
+        self._recent: dict[int, _Layout] = {}
+        """The layout of the last lines with so many colons that could be split, ..."""
+        self._latest: _Layout | None = None
+        """... and of the last of them all."""
 
     def __len__(self) -> int:
         return self._count
@@ -174,13 +172,13 @@ class StepLines:
 
     def _take_uniform(self, block: bytes, offset: int) -> bool:
         """Takes a block of nothing but lines that continue one segment in one layout, and says whether it is that."""
-        mark, segment, layout = self._prefix + b"step:", self._open.get(self._prefix_tag), self._recent
+        mark, segment, layout = self._prefix + b"step:", self._open.get(self._prefix_tag), self._latest
         if not block.startswith(mark[1:]) or segment is None or layout is None or b"\r" in block:
             return False
         second = block.find(b"\n")
         if not block.endswith(b"\n") or not (second + 1 == len(block) or block.startswith(mark, second)):
             return False
-        table = _table(block, self._prefix, layout.keys, len(block) // second)
+        table = lines_table(block, self._prefix, layout.keys, len(block) // second)
         if table is None or table[0, 0] < segment.last or np.any(table[1:, 0] < table[:-1, 0]):
             return False
         segment.last = int(table[-1, 0])
@@ -213,13 +211,21 @@ class StepLines:
 
     def _tables(self, lines: Sequence[bytes]) -> Iterator[tuple[_Layout, list[int], Floats]]:
         """The layouts, line indices and steps with values ``(n, 1 + keys)`` of lines; what is not verl's is counted."""
-        recent = self._recent
-        if recent is not None:
-            table = _table(b"step:" + b"\nstep:".join(lines) + b"\n", b"\n", recent.keys, len(lines))
-            if table is not None:
-                yield recent, list(range(len(lines))), table
-                return
-        alike, unlike = self._sorted(lines)
+        by_colons: dict[int, list[int]] = {}
+        for index, line in enumerate(lines):
+            by_colons.setdefault(line.count(b":"), []).append(index)
+        others: list[int] = []
+        for colons, indices in by_colons.items():
+            own = [lines[index] for index in indices]
+            layout = self._recent.get(colons) or self._layout_like(own[0])
+            block = b"step:" + b"\nstep:".join(own) + b"\n"
+            table = lines_table(block, b"\n", layout.keys, len(own)) if layout is not None else None
+            if layout is None or table is None:
+                others += indices
+                continue
+            self._recent[colons] = self._latest = layout
+            yield layout, indices, table
+        alike, unlike = self._sorted(lines, sorted(others))
         for layout, indices, values in alike:
             numbers = numbers_of(values)
             if numbers is not None:
@@ -233,12 +239,21 @@ class StepLines:
             else:
                 self.foreign += 1
 
-    def _sorted(self, lines: Sequence[bytes]) -> tuple[list[tuple[_Layout, list[int], list[bytes]]], list[int]]:
-        """The lines by layout, each with their indices and values in a row, and the indices of the others."""
+    def _layout_like(self, line: bytes) -> _Layout | None:
+        """The layout of a line; None where it cannot be split."""
+        parts = parts_of(line)
+        layout = None if parts is None else self._layout_of(tuple(parts[2::3]), line, parts)
+        return layout if layout is not None and layout.plain else None
+
+    def _sorted(
+        self, lines: Sequence[bytes], chosen: Sequence[int]
+    ) -> tuple[list[tuple[_Layout, list[int], list[bytes]]], list[int]]:
+        """The ``chosen`` lines by layout, each with indices and values in a row, and the indices of the others."""
         alike: dict[tuple[bytes, ...], tuple[_Layout, list[int], list[bytes]]] = {}
         unlike: list[int] = []
         last: tuple[bytes, ...] = ()
-        for index, line in enumerate(lines):
+        for index in chosen:
+            line = lines[index]
             parts = parts_of(line)
             if parts is None:
                 unlike.append(index)
@@ -250,7 +265,7 @@ class StepLines:
                     alike[keys] = self._layout_of(keys, line, parts), [], []
                 layout, indices, values = alike[keys]
             if layout.plain:
-                self._recent = layout
+                self._recent[line.count(b":")] = self._latest = layout
                 indices.append(index)
                 values += parts[::3]
             else:
@@ -368,16 +383,6 @@ def _direct_history(
                 values.setdefault(name, np.full(len(union), np.nan))[places] = column
     held = {name: column for name, column in values.items() if len(column)}
     return History(union, held, nonfinite, 0, {name: digits for name, digits in decimals.items() if name in held})
-
-
-def _table(block: bytes, prefix: bytes, keys: tuple[bytes, ...], about: int) -> Floats | None:
-    """The steps and values ``(lines, 1 + keys)`` of ``about`` so many lines; None where they are anything else."""
-    if about >= MANY_LINES and pays(about * len(keys)):
-        table = skeleton_of(prefix, keys).table(block)
-        if table is not None:
-            return table
-    text = (b"\n" + block[:-1]).replace(prefix + b"step:", b"\n- step:")
-    return table_of(text, keys, block.count(b"\n"))
 
 
 def _beginnings(block: bytes) -> Iterator[int]:

@@ -11,7 +11,7 @@ from pth_tracker.values import Value, canonical_value
 
 
 class _Expectation(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
     kind: ClassVar[str] = ""
     """The key that tells it from the others; what `UNDERMINES` of check 7 speaks of."""
     where: Mapping[str, Any] = {}

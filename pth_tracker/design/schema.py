@@ -15,7 +15,7 @@ from pth_tracker.values import canonical_value
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def _as_tuple(raw: Any) -> Any:

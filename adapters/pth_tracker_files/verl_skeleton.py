@@ -22,7 +22,7 @@ _WORD: Final = 16
 """Bytes compared at once."""
 MANY_LINES: Final = 16
 """So many lines of a block are read column by column."""
-ENOUGH_VALUES: Final = 300_000
+ENOUGH_VALUES: Final = 500_000
 """So many values must be read before importing Arrow pays."""
 _WORD_TYPE: Final = f"V{_WORD}"
 _WRAPPERS: Final = (b"np.float64(", b"np.float32(")

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from pth_tracker import codec
+from pth_tracker import __version__, codec
 from pth_tracker.examine import EXAMINE_VERSION, BatchIds, Digest, Examination, Reduced, RuleOutcome, Unit
 from pth_tracker.model import Basis, Finding, Level, Plan
 from pth_tracker.past import PastAudit
@@ -115,7 +114,7 @@ def _common(address: Address, plan: Plan) -> str:
             "address": [address.adapter, *address.locations],
             "plan": {name: value for name, value in asdict(plan).items() if name != "vocabularies"},
             "vocabulary": load_vocabulary(plan.vocabularies).digest,
-            "version": [EXAMINE_VERSION, distribution_version("pth-tracker")],
+            "version": [EXAMINE_VERSION, __version__],
         }
     )
 

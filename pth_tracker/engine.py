@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pth_tracker import __version__
 from pth_tracker.bounds import bounded
 from pth_tracker.compare import compare, judge_claims
 from pth_tracker.depict import depict
@@ -243,7 +243,7 @@ def _settle(
         address=tracker.address,
         chosen=chosen or str(tracker.address),
         audited_at=datetime.now(UTC),
-        version=distribution_version("pth-tracker"),
+        version=__version__,
         not_judged=judged.not_judged,
         coverage=coverage,
         runs={member.key: _audited(comparison, member, findings, judged.runs) for member in comparison.members},

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, as_completed
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version as distribution_version
 from typing import Any, Final, Self
 
+from pth_tracker import __version__
 from pth_tracker.errors import PthTrackerError, TrackerError, UsageError
 from pth_tracker.examine import EXAMINE_VERSION, Examination, Unit, examine_batch
 from pth_tracker.forked import examine_forked
@@ -164,7 +164,7 @@ def examine_share(version: str, address: Address, units: Sequence[Unit], plan: P
 
 
 def _version() -> str:
-    return f"{distribution_version('pth-tracker')} (examination {EXAMINE_VERSION})"
+    return f"{__version__} (examination {EXAMINE_VERSION})"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Annotated, Final, TextIO, cast
 
 import typer
 
+from pth_tracker import __version__
 from pth_tracker.cli.audit import audit
 from pth_tracker.cli.batches import batches
 from pth_tracker.cli.cache import cache
@@ -39,9 +40,7 @@ for command in (audit, verl, batches, paired, init, doctor, demo, nightly, trend
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"{PROGRAM} {version(PROGRAM)}")
+        typer.echo(f"{PROGRAM} {__version__}")
         raise typer.Exit
 
 

@@ -39,7 +39,7 @@ def grow(folder: Path, what: str, sizes: list[tuple[int, int]]) -> Iterator[Row]
     for runs, steps in sizes:
         store = folder / f"{what}-{runs}-{steps}.db"
         fill(store, runs, steps, METRICS, values, parameters)
-        done = measured([sys.executable, "-c", AUDIT, str(store)], folder)
+        done = measured([sys.executable, "-c", AUDIT, str(store)], folder, memory=True)
         seconds, audited = done.output.rpartition("AUDITED")[2].split()
         if int(audited) != runs:
             raise RuntimeError(f"{audited} of {runs} runs were audited: {done.output[-2000:]}")

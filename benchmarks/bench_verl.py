@@ -129,7 +129,8 @@ def measure(name: str, paths: list[str], folder: Path) -> Iterator[Row]:
     """Rows for the whole commands, for reading alone, for the floor, and for the memory."""
     arms = [f"--arm={arm}={folder}/{arm}-*.txt" for arm in ("grpo", "tis")]
     options = [*arms, "--vary=algorithm.rollout_correction.rollout_is", "-q"]
-    ours = [measured([sys.executable, "-m", "pth_tracker", "verl", *options]) for _ in range(ROUNDS)]
+    command = [sys.executable, "-m", "pth_tracker", "verl", *options]
+    ours = [measured(command) for _ in range(ROUNDS)]
     theirs = [measured([sys.executable, "-m", "pth", "verl", *options]) for _ in range(ROUNDS)]
     floor = [measured(["grep", "-c", "step:", *paths]) for _ in range(ROUNDS)]
     wall, reference_wall, floor_wall = (min(one.seconds for one in rounds) for rounds in (ours, theirs, floor))
@@ -140,7 +141,7 @@ def measure(name: str, paths: list[str], folder: Path) -> Iterator[Row]:
     yield Row(f"verl logs of {name}: command, all cores", size, cpu, "CPU s", "pth verl", reference_cpu)
     yield Row(f"verl logs of {name}: reading", size, reading, "CPU s", "pth verl", reference, PER_CORE)
     yield Row(f"verl logs of {name}: command", size, wall, "s", "grep -c step:", floor_wall)
-    yield Row(f"verl logs of {name}: peak memory", size, max(one.peak for one in ours), "MB", most=MEMORY_MB)
+    yield Row(f"verl logs of {name}: peak memory", size, measured(command, memory=True).peak, "MB", most=MEMORY_MB)
 
 
 def rows(quick: bool) -> Iterator[Row]:

@@ -119,7 +119,7 @@ def night(folder: Path, configuration: Path, log: Path) -> tuple[Measured, int]:
     """Runs `pth-tracker nightly` once; what it took, and its requests."""
     before = len(REQUEST.findall(log.read_text(errors="replace")))
     command = [str(Path(sys.executable).with_name("pth-tracker")), "nightly", "--config", str(configuration)]
-    done = measured(command, folder, os.environ | {"PTH_TRACKER_CACHE": str(folder / "cache")})
+    done = measured(command, folder, os.environ | {"PTH_TRACKER_CACHE": str(folder / "cache")}, memory=True)
     time.sleep(1)  # the server's log is written after its answers
     return done, len(REQUEST.findall(log.read_text(errors="replace"))) - before
 

@@ -63,7 +63,9 @@ def test_every_other_benchmark_runs(tmp_path: Path) -> None:
     rows = told(tmp_path, *names)
     subjects = Counter(re.split(r"[ ,]", row)[0] for row in rows)
     assert subjects == {"pth-tracker": 2, "verl": 10, "TensorBoard": 1, "MLflow": 2, "compare": 2, "audit": 12}
-    sizes = re.findall(r"^audit, growing in (runs|steps) +(\d+) runs x 6 metrics x (\d+) steps ", "\n".join(rows), re.MULTILINE)
+    sizes = re.findall(
+        r"^audit, growing in (runs|steps) +(\d+) runs x 6 metrics x (\d+) steps ", "\n".join(rows), re.MULTILINE
+    )
     assert sizes == [("runs", "5", "60"), ("runs", "20", "60"), ("steps", "5", "100"), ("steps", "5", "1000")]
 
 

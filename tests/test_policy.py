@@ -108,7 +108,10 @@ def test_a_level_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize(
     ("design", "words"),
     [
-        ({"rules": {"levels": {"idle-clop": "warn"}}}, "d.yaml at rules.levels.idle-clop: there is no rule 'idle-clop'"),
+        (
+            {"rules": {"levels": {"idle-clop": "warn"}}},
+            "d.yaml at rules.levels.idle-clop: there is no rule 'idle-clop'",
+        ),
         ({"ignore": [{"rule": "idleclip", "reason": REASON}]}, "d.yaml at ignore.0.rule: there is no rule 'idleclip'"),
     ],
 )

@@ -342,15 +342,15 @@ class StepLines:
         direct = _direct_history(whole, decimals)
         if direct is not None:
             return direct
-        pieces: dict[bytes, list[tuple[Ints, Ints, Floats]]] = {}
+        pieces: dict[str, list[tuple[Ints, Ints, Floats]]] = {}
         for keys, (numbers, steps, table) in whole.items():
             for column, key in enumerate(keys):
-                pieces.setdefault(key, []).append((numbers, steps, table[column]))
+                pieces.setdefault(text_of(key), []).append((numbers, steps, table[column]))
         points: dict[str, tuple[Ints, Floats]] = {}
-        for key, parts in pieces.items():
+        for name, parts in pieces.items():
             order = np.argsort(np.concatenate([numbers for numbers, _, _ in parts]), kind="stable")
             steps = np.concatenate([steps for _, steps, _ in parts])[order]
-            points[text_of(key)] = (steps, np.concatenate([values for _, _, values in parts])[order])
+            points[name] = (steps, np.concatenate([values for _, _, values in parts])[order])
         return History.from_points(points, decimals)
 
 

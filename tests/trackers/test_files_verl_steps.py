@@ -267,3 +267,19 @@ def test_reading_many_lines_at_once_is_reading_each_by_itself(monkeypatch: pytes
         assert {key: steps.tolist() for key, steps in at_once.nonfinite_at.items()} == {
             key: steps.tolist() for key, steps in one_by_one.nonfinite_at.items()
         }
+
+
+@pytest.mark.parametrize("other", [b"\x1cactor/lr", b"actor/lr\x1f", b"\x0bactor/lr"])
+def test_bytes_that_are_no_part_of_a_name_part_no_series(other: bytes) -> None:
+    lines = [
+        b"step:%d - actor/pg_loss:0.1 - %s:%d.5\n" % (step, other if step == 2 else b"actor/lr", step)
+        for step in range(4)
+    ]
+    assert points(read(b"".join(lines)))["actor/lr"] == {step: step + 0.5 for step in range(4)}
+
+
+def test_names_that_are_no_text_and_read_alike_lose_no_value() -> None:
+    lines = [
+        b"step:%d - actor/lr:1.0 - actor/%s:%d.5\n" % (step, [b"\xff", b"\xfe"][step % 2], step) for step in range(4)
+    ]
+    assert points(read(b"".join(lines)))["actor/\ufffd"] == {step: step + 0.5 for step in range(4)}

@@ -11,11 +11,15 @@ sampled; a run that cannot be read is a `RunError` and the others go on; what th
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from typing import Final, Protocol, runtime_checkable
 
 from pth_tracker.errors import AdapterUnavailable, UsageError
@@ -25,6 +29,8 @@ from pth_tracker.runs import Marks as Marks
 ENTRY_POINT_GROUP: Final = "pth_tracker.adapters"
 AUDIT_RUN_NAME: Final = "pth-audit"
 """Name (MLflow) or job type (W&B) of the one run per project that holds our own tables; never audited."""
+MAX_PROJECTS: Final = 5000
+"""Of so many projects the nearest name is looked for."""
 SHOWN: Final = 3
 """Locations that an address names when shown to people."""
 TAG_PREFIX: Final = "pth:"
@@ -283,10 +289,29 @@ def adapter_for(location: str) -> str:
     for candidate in found:
         if load_adapter(candidate).recognises(location):
             return candidate
-    raise UsageError(
-        f"nothing here reads {without_credentials(location)!r}: give an MLflow address (sqlite:///..., "
-        "http://...), a W&B address (wandb, https://...), or an existing file or folder"
-    )
+    shown = without_credentials(location)
+    kinds = "an MLflow address (sqlite:///..., http://...) or a W&B address (wandb, https://...)"
+    if "://" in location or os.path.exists(os.path.expanduser(location)):
+        raise UsageError(f"nothing here reads {shown!r}: give {kinds}, or a file or folder of runs")
+    raise UsageError(f"{shown!r} does not exist: give an existing file or folder, or {kinds}")
+
+
+def project_hint(wanted: str, projects: Callable[[], Iterable[str]]) -> str:
+    """What continues the error for a project that is not there: the existing name that ``wanted`` is close to.
+
+    ``""`` where none is close, or where ``projects`` cannot be listed: the error is that the project is not there.
+
+    >>> project_hint("stale-samplr", lambda: ["stale-sampler", "rewards"])
+    "; did you mean 'stale-sampler'?"
+    """
+    if not wanted:
+        return ""
+    try:
+        names = list(islice(projects(), MAX_PROJECTS))
+    except Exception:
+        return ""
+    close = difflib.get_close_matches(wanted, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
@@ -314,7 +339,9 @@ def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
     for order, name, candidate in sorted(offers, key=lambda offer: offer[:2]):
         tracker = load_adapter(name).open_tracker([candidate.location])
         if order == 0 and project not in (held := tracker.projects()):
-            passed_over.append(f"; {candidate.location} is here and holds {', '.join(held[:5]) or 'nothing'}")
+            holds = ", ".join(held[:5]) or "nothing"
+            meant = project_hint(project, partial(iter, held))
+            passed_over.append(f"; {candidate.location} is here and holds {holds}{meant}")
             tracker.close()
             continue
         return tracker, f"{tracker.address}, chosen because {candidate.why}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib.metadata import EntryPoint
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,44 @@ from synthetic import CLIP, PROJECT, START, MemoryTracker, make_run, unreadable
 )
 def test_passwords_are_taken_out(uri: str, shown: str) -> None:
     assert without_credentials(uri) == shown
+
+
+@pytest.mark.parametrize(
+    "location", ["nowhere", "nowhere.db", "./mlruns", "~/no/where", "x" * 5000, "no:where", "a\0b"]
+)
+def test_a_path_that_does_not_exist_is_said_not_to(location: str) -> None:
+    with pytest.raises(UsageError, match="does not exist: give an existing file or folder") as caught:
+        tracker.adapter_for(location)
+    assert "nothing here reads" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "hint"),
+    [
+        ("stale-samplr", ["rewards", "stale-sampler"], "; did you mean 'stale-sampler'?"),
+        ("Rewards", ["rewards"], "; did you mean 'rewards'?"),
+        ("rewards", ["something-else"], ""),
+        ("", ["rewards"], ""),
+        ("rewards", [], ""),
+    ],
+)
+def test_a_misspelt_project_is_told_from_one_that_is_not_there(wanted: str, there: list[str], hint: str) -> None:
+    assert tracker.project_hint(wanted, lambda: there) == hint
+
+
+@pytest.mark.parametrize("error", [TrackerError("down"), OSError("gone"), KeyError("x")])
+def test_projects_that_cannot_be_listed_give_no_hint_and_no_error(error: Exception) -> None:
+    def failing() -> Iterator[str]:
+        yield "rewards"
+        raise error
+
+    assert tracker.project_hint("reward", failing) == ""
+
+
+def test_endless_projects_give_a_hint_all_the_same() -> None:
+    assert (
+        tracker.project_hint("reward-77", lambda: (f"reward-{n}" for n in count(76))) == "; did you mean 'reward-77'?"
+    )
 
 
 def test_addresses_travel() -> None:
@@ -120,6 +159,12 @@ def test_a_local_store_is_taken_only_where_it_holds_the_project(installed: dict[
     local.projects = ["p"]
     opened, why = tracker.find_tracker("p", [])
     assert opened is local.opened[1] and "it is here" in why
+
+
+def test_a_local_store_passed_over_tells_what_was_meant(installed: dict[str, Any]) -> None:
+    installed.update(l=Manifest("l:", ["rewards", "stale"], [Candidate("l:x", "it is here", 0)]))
+    with pytest.raises(UsageError, match="l:x is here and holds rewards, stale; did you mean 'stale'?"):
+        tracker.find_tracker("stael", [])
 
 
 def test_without_any_tracker_the_ways_to_name_one_are_told(installed: dict[str, Any]) -> None:

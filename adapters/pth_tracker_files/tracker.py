@@ -17,7 +17,7 @@ from typing import Final
 
 from pth_tracker.errors import NothingSelected, ProjectNotFound, UsageError
 from pth_tracker.runs import History, RunError, RunRef, SourceRun
-from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
+from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query, project_hint
 from pth_tracker_files.discover import Discovery, discover, expand, kinds, source_of
 from pth_tracker_files.naming import as_text
 from pth_tracker_files.sources import LoadedRun, Source, all_sources, read_head, ref_for
@@ -75,6 +75,7 @@ class FilesTracker:
         if query.project and query.project not in (known := self.projects()):
             raise ProjectNotFound(
                 f"there is no experiment {query.project!r} in these files; they hold {', '.join(known)}"
+                f"{project_hint(query.project, lambda: known)}"
                 if known
                 else f"files have no projects: leave out {query.project!r} and name files or folders"
             )

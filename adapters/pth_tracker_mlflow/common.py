@@ -15,7 +15,7 @@ import numpy as np
 
 from pth_tracker.errors import ProjectNotFound
 from pth_tracker.runs import Floats, History, Ints, RunRef, RunState, SourceRun
-from pth_tracker.tracker import MARK_NAMES, Marks
+from pth_tracker.tracker import MARK_NAMES, Marks, project_hint
 
 TAG_PREFIX: Final = "pth."
 """Every tag of ours starts so: MLflow's tags are key and value, and a dot is what its own tags use."""
@@ -168,12 +168,19 @@ def joined(pieces: Sequence[Points]) -> Points:
     )
 
 
-def no_such_experiment(name: str, existing: Collection[str], where: str, deleted: bool = False) -> ProjectNotFound:
-    """The error for an experiment that is absent, with up to five of those that exist, the most alike first."""
+def no_such_experiment(
+    name: str, existing: Collection[str] | None, where: str, deleted: bool = False
+) -> ProjectNotFound:
+    """The error for an experiment that is absent, with up to five of those that exist, the most alike first.
+
+    ``existing`` is None where they cannot be listed.
+    """
     if deleted:
         return ProjectNotFound(
             f"the experiment {name!r} in {where} is deleted: restore it with `mlflow experiments restore`"
         )
+    if existing is None:
+        return ProjectNotFound(f"there is no experiment {name!r} in {where}: check --project")
     if not existing:
         return ProjectNotFound(f"there is no experiment {name!r} in {where}, which holds none")
     alike = difflib.get_close_matches(name, sorted(existing), n=5, cutoff=0.4)
@@ -181,4 +188,4 @@ def no_such_experiment(name: str, existing: Collection[str], where: str, deleted
     more = len(existing) - len(shown)
     listed = ", ".join(map(repr, shown)) + (f" and {more} more" if more > 0 else "")
     asked = f"there is no experiment {name!r}" if name else "no experiment is named (--project)"
-    return ProjectNotFound(f"{asked} in {where}, which holds {listed}")
+    return ProjectNotFound(f"{asked} in {where}, which holds {listed}{project_hint(name, lambda: sorted(existing))}")

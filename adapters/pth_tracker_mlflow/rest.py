@@ -12,14 +12,15 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from pth_tracker.errors import UsageError
+from pth_tracker.errors import TrackerError, UsageError
 from pth_tracker.runs import History, RunError, RunRef, SourceRun
-from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
+from pth_tracker.tracker import MAX_PROJECTS, Address, EditResult, MarkEdit, Marks, Publication, Query
 from pth_tracker_mlflow import sdk, write
 from pth_tracker_mlflow.address import Store
 from pth_tracker_mlflow.common import (
@@ -77,16 +78,19 @@ class RestTracker:
 
     def projects(self) -> Sequence[str]:
         """The names of the experiments that are not deleted, sorted."""
-        names: set[str] = set()
+        return sorted(set(self._experiment_names()))
+
+    def _experiment_names(self) -> Iterator[str]:
         token = ""
         while True:
             asked: dict[str, object] = {"max_results": RUNS_PER_PAGE, "view_type": "ACTIVE_ONLY"}
             page = self._server.post("/experiments/search", asked | ({"page_token": token} if token else {}))
             with understood(self._store):
-                names |= {str(experiment["name"]) for experiment in page.get("experiments", [])}
+                names = [str(experiment["name"]) for experiment in page.get("experiments", [])]
+            yield from names
             token = page.get("next_page_token", "")
             if not token:
-                return sorted(names)
+                return
 
     def runs(self, query: Query) -> Iterator[SourceRun]:
         """The runs of an experiment; see `pth_tracker.tracker.Tracker.runs`."""
@@ -169,7 +173,16 @@ class RestTracker:
             except Refused as error:
                 if error.code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-        raise no_such_experiment(name, self.projects(), str(self.address), deleted)
+        raise no_such_experiment(name, self._some_names(name), str(self.address), deleted)
+
+    def _some_names(self, asked: str) -> set[str] | None:
+        """Names to tell instead of ``asked``, which is not there; None where they cannot be listed."""
+        try:
+            return set(islice(self._experiment_names(), MAX_PROJECTS))
+        except TrackerError:
+            if not asked:  # nothing else has reached the server
+                raise
+            return None
 
     def _search(self, experiment: str, condition: str, view: str = "ACTIVE_ONLY") -> Iterator[StoredRun]:
         asked: dict[str, object] = {

@@ -29,6 +29,7 @@ from pth_tracker.tracker import (
     Marks,
     Publication,
     Query,
+    project_hint,
 )
 from pth_tracker_wandb import local_files
 from pth_tracker_wandb.local_files import Metadata, read_config, read_metadata, read_text_history, text_file
@@ -119,8 +120,12 @@ class LocalTracker:
         listed = self._listed()
         if query.project:
             if not any(one.is_of(query.project) for one in listed):
-                known = ", ".join(sorted({one.project for one in listed} - {""})) or "none that can be told"
-                raise ProjectNotFound(f"no run in {self._address} belongs to {query.project!r}; its projects: {known}")
+                names = sorted({one.project for one in listed} - {""})
+                known = ", ".join(names) or "none that can be told"
+                meant = project_hint(query.project.rpartition("/")[2], lambda: names)
+                raise ProjectNotFound(
+                    f"no run in {self._address} belongs to {query.project!r}; its projects: {known}{meant}"
+                )
             listed = [one for one in listed if not one.project or one.is_of(query.project)]
         if query.since is not None:
             since = query.since

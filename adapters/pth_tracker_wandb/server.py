@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pth_tracker.errors import PthTrackerError
+from pth_tracker.errors import ProjectNotFound, PthTrackerError
 from pth_tracker.runs import History, RunError, RunRef, SourceRun
-from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query
+from pth_tracker.tracker import Address, EditResult, MarkEdit, Marks, Publication, Query, project_hint
 from pth_tracker_wandb import write
 from pth_tracker_wandb.credentials import parse_location
 from pth_tracker_wandb.history import read_history
@@ -58,12 +58,14 @@ class ServerTracker:
 
     def projects(self) -> Sequence[str]:
         """The default entity's projects."""
-        entity = self._session.entity()
         try:
-            found = self._session.fresh_api().projects(entity, per_page=1000)
-            return [project.name for project in found]
+            return list(self._projects_of(self._session.entity()))
         except Exception as error:  # the SDK raises anything
             raise self._session.failure(error) from None
+
+    def _projects_of(self, entity: str) -> Iterator[str]:
+        found = self._session.fresh_api().projects(entity, per_page=1000)
+        return (project.name for project in found)
 
     def _project(self, name: str) -> tuple[str, str]:
         entity, _, project = name.rpartition("/")
@@ -80,7 +82,7 @@ class ServerTracker:
         entity, project = self._project(query.project)
         app_url = self._session.api._service_api.app_url
         document = RUNS_AND_MARKS_QUERY if query.marks else RUNS_QUERY
-        for node in pages(self._session, document, entity, project, filters):
+        for node in self._pages(document, entity, project, filters):
             try:
                 run = source_run(node, entity, project, app_url)
             except (KeyError, TypeError, ValueError, AttributeError):
@@ -88,6 +90,12 @@ class ServerTracker:
             if run is not None:
                 self._names[run.ref] = run.name
                 yield run
+
+    def _pages(self, document: str, entity: str, project: str, filters: Mapping[str, Any]) -> Iterator[Any]:
+        try:
+            yield from pages(self._session, document, entity, project, filters)
+        except ProjectNotFound as error:
+            raise ProjectNotFound(f"{error}{project_hint(project, lambda: self._projects_of(entity))}") from None
 
     def histories(
         self, requests: Sequence[tuple[RunRef, Collection[str] | None]]

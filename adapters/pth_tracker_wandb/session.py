@@ -181,6 +181,7 @@ class Session:
         """The SDK's own API object, with nothing cached."""
         api: Any = self.api
         api.flush()
+        getattr(api, "_projects", {}).clear()  # which `flush` leaves as they are
         return api
 
     def graphql(self, query: str, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,13 @@ DEBUG_VARIABLE: Final = "PTH_TRACKER_DEBUG"
 CommandLineError: Final = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What the parser raises: the base of all its errors, which Typer does not export under a name of its own."""
 
+_PARSER_WORDS: Final = {
+    ": Value error, ": ": ",
+    "Input should be a valid integer, unable to parse string as an integer": "it has to be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "it has to be a number",
+}
+"""What the parser hands on from pydantic, and what is said instead."""
+
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, invoke_without_command=True)
 for command in (audit, verl, batches, paired, init, doctor, demo, nightly, trend, cache, untag, explain):
     app.command()(command)
@@ -126,6 +133,8 @@ def _complain(message: str, status: ExitCode) -> int:
 
 def _parser_message(error: Exception) -> str:
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    for theirs, ours in _PARSER_WORDS.items():
+        message = message.replace(theirs, ours)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else PROGRAM
     return f"{message.rstrip('.')} (see '{path} --help')"

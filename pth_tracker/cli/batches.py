@@ -66,9 +66,8 @@ def read_ids(path: Path, named: str | None) -> Iterator[Any]:
         raise UsageError(f"{path} has one identity a line and no columns: leave out --column {named}")
     try:
         if not path.is_file() and not path.is_fifo() and not path.is_char_device():
-            raise UsageError(
-                f"{path} is {'a folder' if path.is_dir() else 'no file'}: name a .txt, .csv or .jsonl file"
-            )
+            what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {what}: name a .txt, .csv or .jsonl file")
         with path.open(encoding="utf-8-sig", newline="" if path.suffix == ".csv" else None) as file:
             if path.suffix == ".csv":
                 yield from _csv(path, file, column)

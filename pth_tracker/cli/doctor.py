@@ -83,6 +83,7 @@ def shown(health: Health, subject: str, width: int) -> list[str]:
 
 
 def _installed(found: Installed, width: int) -> list[str]:
+    from pth_tracker.cli.health import USER_EXTRAS
     from pth_tracker.render.text import wrap
 
     sdks = ", ".join(
@@ -94,8 +95,9 @@ def _installed(found: Installed, width: int) -> list[str]:
         lines += wrap(f"extras installed: {', '.join(complete)}", width, "  ")
     lacking = [extra for extra, missing in found.extras.items() if missing]
     if lacking:
-        example = f"pip install 'pth-tracker[{lacking[0]}]'"
-        lines += wrap(f"extras not installed: {', '.join(lacking)} ({example})", width, "  ")
+        told = ", ".join(f"{extra} (for {USER_EXTRAS[extra]})" for extra in lacking)
+        command = f"pip install 'pth-tracker[{','.join(lacking)}]'"
+        lines += wrap(f"extras not installed: {told}; where you need them: {command}", width, "  ")
     return lines
 
 

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 
 DISTRIBUTION: Final = "pth-tracker"
 SDKS: Final = ("mlflow", "wandb")
-NOT_FOR_USERS: Final = ("test",)
-"""Extras that are no feature."""
+USER_EXTRAS: Final = {
+    "nightly": "nightly --cron",
+    "notify": "messages of nightly",
+    "dask": "--executor dask://",
+    "postgres": "MLflow in PostgreSQL",
+}
+"""Extra to what a user gets from it; the others are for who develops pth-tracker."""
 _REQUIREMENT: Final = re.compile(r"\A\s*([A-Za-z0-9][\w.-]*)")
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
 
@@ -104,8 +109,8 @@ def installed() -> Installed:
         except PackageNotFoundError:
             return ""
 
-    names = [extra for extra in metadata(DISTRIBUTION).get_all("Provides-Extra") or () if extra not in NOT_FOR_USERS]
-    lacking: dict[str, list[str]] = {name: [] for name in names}
+    provided = metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
+    lacking: dict[str, list[str]] = {extra: [] for extra in USER_EXTRAS if extra in provided}
     for line in requires(DISTRIBUTION) or ():
         requirement, extra = _REQUIREMENT.match(line), _EXTRA.search(line)
         if requirement and extra and extra[1] in lacking and not release(requirement[1]):

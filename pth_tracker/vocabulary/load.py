@@ -178,7 +178,9 @@ def _validated(name: str, data: Any, model: type[Model]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        said = first["msg"] if key else "a vocabulary is a mapping that names its framework"
+        said = (
+            first["msg"].removeprefix("Value error, ") if key else "a vocabulary is a mapping that names its framework"
+        )
         raise UsageError(f"{name}{f' at {key}' if key else ''}: {said}") from error
 
 

@@ -82,6 +82,8 @@ def test_an_experiment_of_a_file_store_is_a_project(capsys: Capture, tmp_path: P
     assert labels == ["ppo (3100)", "ppo (2100)", "ppo (1100)"]
     assert main(["audit", store, "--project", "third"]) == ExitCode.USAGE
     assert "there is no experiment 'third' in these files; they hold first, second" in capsys.readouterr().err
+    assert main(["audit", store, "--project", "secnd"]) == ExitCode.USAGE
+    assert "they hold first, second; did you mean 'second'?" in capsys.readouterr().err
 
 
 def test_a_project_of_files_that_have_none_is_refused(capsys: Capture) -> None:

@@ -97,7 +97,7 @@ def test_an_empty_file_is_nothing_to_judge(name: str, capsys: Capture) -> None:
         ("ids.txt", b"x" * (1 << 21), "ids.txt:1: this line is longer"),
         ("ids.csv", b"batch\n" + b"x" * (1 << 18) + b"\n", "ids.csv:2: field larger"),
         ("folder", None, "is a folder"),
-        ("missing.txt", None, "is no file"),
+        ("missing.txt", None, "missing.txt does not exist"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence(
 def test_a_broken_link_is_one_sentence(capsys: Capture) -> None:
     os.symlink("nowhere", "ids.txt")
     assert main(["batches", "ids.txt"]) == ExitCode.USAGE
-    assert "is no file" in capsys.readouterr().err
+    assert "ids.txt does not exist" in capsys.readouterr().err
 
 
 def test_it_loads_neither_pandas_nor_scipy() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pth_tracker.cli import main
-from pth_tracker.cli.health import PlainError, health_of, installed, start, within
+from pth_tracker.cli.doctor import _installed
+from pth_tracker.cli.health import USER_EXTRAS, Installed, PlainError, health_of, installed, start, within
 from pth_tracker.errors import ExitCode, TrackerError
 from synthetic import audit_of, make_run
 
@@ -174,6 +176,19 @@ def test_a_missing_extra_is_named_with_what_it_lacks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(metadata, "version", version)
     found = installed()
     assert found.extras["notify"] == ("apprise",) and found.sdks["wandb"] == "" and found.extras["nightly"] == ()
+
+
+def test_only_extras_for_users_are_told_and_each_with_what_it_is_for() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = set(declared["optional-dependencies"])
+    # An extra that is added is for users or for developers: one of these lists has to say which.
+    assert set(USER_EXTRAS) | {"docs", "fuzz", "notebooks", "real", "test"} == extras
+    assert set(installed().extras) <= set(USER_EXTRAS)
+    lacking = Installed("1", "3", {}, {"nightly": ("apscheduler",), "notify": ("apprise",), "dask": ()})
+    text = " ".join(line.strip() for line in _installed(lacking, 200))
+    assert "extras installed: dask" in text
+    assert "not installed: nightly (for nightly --cron), notify (for messages of nightly)" in text
+    assert "pip install 'pth-tracker[nightly,notify]'" in text
 
 
 # asking in another process

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple, get_args
 
 import pytest
+import typer
 
 from pth_tracker import tracker
-from pth_tracker.cli import main
+from pth_tracker.cli import app, main
 from pth_tracker.errors import (
     AdapterUnavailable,
     DesignError,
@@ -22,6 +25,13 @@ from pth_tracker.errors import (
 )
 
 Capture = pytest.CaptureFixture[str]
+
+
+class Parameter(NamedTuple):
+    """An option or argument, and the type of its values."""
+
+    kind: Any
+    flag: str
 
 
 def failing(error: BaseException) -> Callable[..., object]:
@@ -93,7 +103,7 @@ def test_debugging_shows_where_it_happened(monkeypatch: pytest.MonkeyPatch, caps
         ("audit --project p --arm grpo", "--arm takes NAME=GLOB"),
         ("audit --project p --tracker ftp://x", "nothing here reads 'ftp://x'"),
         ("audit --project p", "no tracker is configured"),
-        ("audit nowhere.txt", "nothing here reads 'nowhere.txt'"),
+        ("audit nowhere.txt", "'nowhere.txt' does not exist"),
         ("untag", "name the project whose marks go"),
         ("explain idle-clp", "did you mean idle-clip"),
     ],
@@ -102,6 +112,47 @@ def test_wrong_usage_ends_with_2_and_says_what_to_do(arguments: str, words: str,
     assert main(arguments.split()) == ExitCode.USAGE
     captured = capsys.readouterr()
     assert captured.out == "" and words in captured.err and captured.err.count("\n") == 1
+
+
+def options_of(kind: type) -> list[tuple[str, Parameter]]:
+    """(command, option) of all whose values are of this type."""
+    commands: Any = typer.main.get_command(app)
+    found = []
+    for name, command in commands.commands.items():
+        own = inspect.signature(command.callback, eval_str=True).parameters
+        for parameter in command.params:
+            declared = own.get(parameter.name)
+            annotation = declared.annotation if declared else None
+            while hasattr(annotation, "__origin__") and annotation is not None:
+                annotation = get_args(annotation)[0]
+            if isinstance(annotation, type) and issubclass(annotation, kind) and annotation is not bool:
+                found.append((name, Parameter(annotation, parameter.opts[0])))
+    return found
+
+
+CHOICES = options_of(StrEnum)
+NUMBERS = [*options_of(int), *options_of(float)]
+
+
+@pytest.mark.parametrize(("command", "option"), CHOICES, ids=[f"{name} {one.flag}" for name, one in CHOICES])
+def test_a_choice_that_is_none_is_told_with_those_there_are(command: str, option: Parameter, capsys: Capture) -> None:
+    given = [option.flag, "htm"] if option.flag.startswith("-") else ["htm"]
+    assert main([command, *given]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "Value error" not in said and said.count("\n") == 1
+    allowed = ", ".join(repr(str(one.value)) for one in option.kind)
+    assert f"'htm' is not one of {allowed} (see 'pth-tracker {command} --help')" in said
+
+
+def test_there_are_choices_and_numbers_to_try() -> None:
+    assert len(CHOICES) > 8 and len(NUMBERS) > 0
+
+
+@pytest.mark.parametrize(("command", "option"), NUMBERS, ids=[f"{name} {one.flag}" for name, one in NUMBERS])
+def test_a_number_that_is_none_is_told_plainly(command: str, option: Parameter, capsys: Capture) -> None:
+    assert main([command, option.flag, "x"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "it has to be a" in said and "Input should" not in said and option.flag in said
 
 
 def test_without_a_command_the_help_is_shown(capsys: Capture) -> None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from pth_tracker.errors import ProjectNotFound, TrackerError, UsageError
 from pth_tracker.runs import History, RunError, RunRef
 from pth_tracker.tracker import Query, Tracker
 from pth_tracker_mlflow import rest
+from pth_tracker_mlflow.http import Server
 from trackers.mlflow_proxy import Answer, Proxy, proxy
 from trackers.mlflow_runs import START, Written, write_experiment
 
@@ -96,8 +97,25 @@ def test_since_where_and_absent_projects(server: Tracker, written: Written) -> N
     assert names(since=since, where="attributes.status = 'KILLED'") == ["child"]
     with pytest.raises(UsageError, match="--where"):
         names(where="params.lr = 1 or true")
-    with pytest.raises(ProjectNotFound, match=written.experiment):
+    with pytest.raises(ProjectNotFound, match=f"did you mean '{written.experiment}'"):
         list(server.runs(Query(written.experiment[:-1])))
+
+
+def test_experiments_that_cannot_be_listed_leave_the_error_as_it_is(
+    server: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = Server.post
+
+    def refusing(self: Server, path: str, *arguments: Any, **options: Any) -> Any:
+        if path == "/experiments/search":
+            raise TrackerError("the listing is refused")
+        return post(self, path, *arguments, **options)
+
+    monkeypatch.setattr(Server, "post", refusing)
+    with pytest.raises(ProjectNotFound, match="there is no experiment 'nowhere' in .*: check --project"):
+        list(server.runs(Query("nowhere")))
+    with pytest.raises(TrackerError, match="the listing is refused"):
+        list(server.runs(Query("")))
 
 
 def test_a_deleted_experiment_is_absent_and_said_to_be_deleted(server: Tracker, mlflow_server: MlflowServer) -> None:

@@ -183,7 +183,7 @@ def test_a_project_that_is_absent_or_deleted(mlflow_sqlite: Path) -> None:
     tracker = pth_tracker_mlflow.open_tracker([str(mlflow_sqlite)])
     with pytest.raises(ProjectNotFound, match="'rl-stale', 'rl-fresh', .* and 2 more") as caught:
         list(tracker.runs(Query("rl-stael")))
-    assert "'old'" not in str(caught.value)
+    assert "'old'" not in str(caught.value) and str(caught.value).endswith("; did you mean 'rl-stale'?")
     with pytest.raises(ProjectNotFound, match="'old' .* is deleted"):
         list(tracker.runs(Query("old")))
     with pytest.raises(ProjectNotFound, match="--project"):

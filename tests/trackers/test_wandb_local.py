@@ -199,6 +199,8 @@ def test_projects_are_listed_filtered_and_missed(sdk_folder: Path) -> None:
     assert [run.resume_id for run in tracker.runs(Query(project="lab/stale"))] == ["full"]
     with pytest.raises(ProjectNotFound, match=r"belongs to 'rl'; its projects: other, stale"):
         list(tracker.runs(Query(project="rl")))
+    with pytest.raises(ProjectNotFound, match="did you mean 'stale'"):
+        list(tracker.runs(Query(project="lab/stael")))
 
 
 def test_runs_come_in_order_of_time_without_audit_runs_and_since_cuts(sdk_folder: Path) -> None:

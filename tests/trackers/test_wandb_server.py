@@ -179,6 +179,19 @@ def test_a_project_that_does_not_exist(tracker: ServerTracker, wandb_project: st
         listed(tracker, "nowhere")
 
 
+@pytest.mark.parametrize("named", ["{}x", "team/{}x"])
+def test_a_misspelt_project_is_told(
+    tracker: ServerTracker, server: WandbServer, wandb_project: str, named: str
+) -> None:
+    server.add_run(wandb_project, "r")
+    with pytest.raises(ProjectNotFound, match=f"did you mean '{wandb_project}'"):
+        listed(tracker, named.format(wandb_project))
+    server.trouble = lambda request: Fault(403) if "projects" in request.operation.lower() else None
+    with pytest.raises(ProjectNotFound) as caught:
+        listed(tracker, named.format(wandb_project))
+    assert "did you mean" not in str(caught.value)
+
+
 def test_projects_of_the_default_entity(tracker: ServerTracker, server: WandbServer, wandb_project: str) -> None:
     server.add_run(wandb_project, "r")
     assert wandb_project in tracker.projects()

@@ -254,3 +254,10 @@ def test_what_kernels_clip_is_no_clip_where_the_ratio_is_one(
     metrics = dict.fromkeys(make_run("x").points) | {"clipped": level, "harness/sampler_k3_kl": sawtooth(16, 2.0)}
     report = audit_of([make_run("x-seed1", config=config, metrics=metrics)], vocabularies=vocabulary(tmp_path))
     assert bool([one for one in report.findings if one.rule == "idle-clip"]) is found
+
+
+def test_what_is_wrong_with_a_role_is_said_in_plain_words(tmp_path: Path) -> None:
+    wrong = {"framework": "own", "about": "Mine.", "roles": {"group_size": {"keys": ["a"], "expr": "1"}}}
+    paths = vocabulary(tmp_path, {**BASE, **wrong})
+    with pytest.raises(UsageError, match=r"at roles\.group_size: give exactly one of keys, expr and python"):
+        load_vocabulary(paths)

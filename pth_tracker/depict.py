@@ -92,6 +92,7 @@ def _pair_trace(pair: Pair) -> PairTrace | None:
         np.array([b[seed] for seed in result.seeds]),
         result.interval.mean,
         None if low is None or high is None else (low, high),
+        result.interval.missing,
         pair.comparison.design.tie_margin,
         scale,
         unit.strip(),

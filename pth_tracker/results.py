@@ -140,7 +140,7 @@ def _describe(
 
 def _interval(interval: stats.MeanInterval) -> str:
     if interval.low is None or interval.high is None:
-        return "no interval"
+        return interval.missing
     return f"95% interval {interval.low:+.3g} to {interval.high:+.3g}"
 
 

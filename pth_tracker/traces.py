@@ -58,6 +58,8 @@ class PairTrace:
     """Of ``a`` minus ``b``."""
     interval: tuple[float, float] | None
     """The 95% interval of the mean; None: there is none."""
+    no_interval: str
+    """Why there is none."""
     margin: float | None
     """Differences within it are a tie."""
     scale: float

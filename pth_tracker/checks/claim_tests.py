@@ -17,6 +17,7 @@ from pth_tracker.checks.paired_results import (
     compare_scores,
     paired_results,
     paired_scores,
+    shown_interval,
     shown_unit,
 )
 from pth_tracker.checks.stability import judge_curve
@@ -167,9 +168,8 @@ def _on_every_seed(expect: Better, pair: Pair, compared: PairedResult) -> tuple[
 def _on_average(expect: Better, pair: Pair, compared: PairedResult) -> tuple[bool | None, str]:
     scale, unit = shown_unit(pair)
     mean = float(np.mean(_ahead(pair, compared)))
-    low, high = compared.interval.low, compared.interval.high
-    span = "no interval" if low is None or high is None else f"95% interval {low * scale:+.2f} to {high * scale:+.2f}"
-    shown = f"{compared.interval.mean * scale:+.2f}{unit} over {len(compared.seeds)} common seeds, {span}"
+    span, n = shown_interval(compared.interval, scale), len(compared.seeds)
+    shown = f"{compared.interval.mean * scale:+.2f}{unit} over {n} common seed{'s' if n != 1 else ''}, {span}"
     if mean <= 0:
         return False, f"{shown}; {pair.a} is not ahead"
     if expect.at_least is not None and mean < expect.at_least:

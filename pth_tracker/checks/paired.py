@@ -17,7 +17,7 @@ from pth_tracker.checks.paired_results import (
     paired_scores,
     result_of,
     seed_order,
-    shown_range,
+    shown_interval,
     shown_unit,
     unit_scores,
 )
@@ -57,7 +57,7 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
     lines = [f"By seed: {each}{unit}; {pair.a} ahead on {wins} of {n}."]
     lines.append(
         f"Sign-flip p {result.signs.p:.3g} (the smallest that {n} seeds can reach is {result.signs.smallest_p:.3g}); "
-        f"Welch without pairing {shown_range(result.welch.low, result.welch.high, scale)}."
+        f"Without pairing {shown_interval(result.welch, scale, 'Welch')}."
     )
     if n == 1:
         lines[-1] = "One common seed gives no interval: the difference cannot be judged."
@@ -71,8 +71,8 @@ def judge_paired_difference(pair: Pair, met: frozenset[str]) -> Iterator[Finding
     yield Finding(
         6,
         Level.INFO,
-        f"{pair.subject}: {mean * scale:+.2f}{unit} over {n} seed{'s' if n != 1 else ''}, 95% interval "
-        f"{shown_range(result.interval.low, result.interval.high, scale)}: {word}",
+        f"{pair.subject}: {mean * scale:+.2f}{unit} over {n} seed{'s' if n != 1 else ''}, "
+        f"{shown_interval(result.interval, scale)}: {word}",
         " ".join(lines),
         {**_evidence(pair, result, scale), **evidence},
         basis=pair.comparison.basis,
@@ -174,10 +174,8 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
     if all(sides):
         welch = stats.welch_interval(*sides)
         evidence["welch"] = [welch.low, welch.high]
-        detail += (
-            f" Unpaired, the means differ by {welch.mean * scale:+.2f}{unit} (Welch's 95% interval "
-            f"{shown_range(welch.low, welch.high, scale)})."
-        )
+        span = shown_interval(welch, scale, "Welch's 95% interval")
+        detail += f" Unpaired, the means differ by {welch.mean * scale:+.2f}{unit} ({span})."
     yield Finding(
         6,
         Level.FAIL if pair.comparison.design.pairing == "required" else Level.WARN,

@@ -158,6 +158,8 @@ def pair_keys(pair: Pair) -> tuple[str, ...]:
     return tuple(member.key for member in (*pair.side(True), *pair.side(False)))
 
 
-def shown_range(low: float | None, high: float | None, scale: float) -> str:
-    """Two bounds times ``scale`` as text."""
-    return "no interval" if low is None or high is None else f"{low * scale:+.2f} to {high * scale:+.2f}"
+def shown_interval(interval: stats.MeanInterval | stats.WelchInterval, scale: float, name: str = "95% interval") -> str:
+    """The interval as text, its bounds times ``scale``; where there is none, why."""
+    if interval.low is None or interval.high is None:
+        return interval.missing
+    return f"{name} {interval.low * scale:+.2f} to {interval.high * scale:+.2f}"

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from pth_tracker import stats
-from pth_tracker.checks.paired_results import result_of, shown_unit
+from pth_tracker.checks.paired_results import result_of, shown_interval, shown_unit
 from pth_tracker.design.comparison import Comparison, Member, Pair, keys_of, side_members
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import RunState
@@ -194,7 +194,7 @@ def judge_pooled_ordering(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         return
     scale, unit = shown_unit(pair)
     low, high = result.interval.low, result.interval.high
-    span = "there is no interval" if low is None or high is None else f"{low * scale:+.2f} to {high * scale:+.2f}{unit}"
+    span = shown_interval(result.interval, scale) + (unit if low is not None else "")
     why = ["a claim says that it is better"] if claimed else []
     why += [f"{alone} seed{'s' if alone > 1 else ''} of one arm alone {'are' if alone > 1 else 'is'} among them"] * (
         alone > 0
@@ -204,7 +204,7 @@ def judge_pooled_ordering(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         Level.WARN,
         f"{pair.subject}: all {counts[0]} runs of {above} lie above all {counts[1]} of {under}, and the paired "
         "difference may be 0",
-        f"Paired over {len(result.seeds)} seeds, the 95% interval: {span}; {' and '.join(why)}.",
+        f"Paired over {len(result.seeds)} seeds: {span}; {' and '.join(why)}.",
         {
             "above": above,
             "runs": {above: counts[0], under: counts[1]},

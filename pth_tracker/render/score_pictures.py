@@ -144,7 +144,7 @@ def _pair(pair: PairTrace, left: str) -> Picture:
     differences = (pair.scores_a - pair.scores_b) * pair.scale
     interval = None if pair.interval is None else (pair.interval[0] * pair.scale, pair.interval[1] * pair.scale)
     mean, unit = pair.mean * pair.scale, f" {pair.unit}" if pair.unit else ""
-    said = f"95% interval {interval[0]:+.2f} to {interval[1]:+.2f}" if interval else "no interval"
+    said = f"95% interval {interval[0]:+.2f} to {interval[1]:+.2f}" if interval else pair.no_interval
     compared = Compared(
         [short(seed, 10) for seed in pair.seeds],
         (pair.scores_b, pair.scores_a),

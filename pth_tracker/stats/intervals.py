@@ -50,6 +50,13 @@ class MeanInterval:
     level: float = 0.95
 
     @property
+    def missing(self) -> str:
+        """Why there is no interval, as words in a sentence; ``""``: there is one."""
+        if self.low is not None:
+            return ""
+        return "no interval from one seed" if self.n == 1 else "no interval, as the difference is the same on all seeds"
+
+    @property
     def holds_zero(self) -> bool:
         """Whether the interval holds 0; a missing interval excludes nothing, so it does."""
         return self.low is None or self.high is None or self.low <= 0 <= self.high
@@ -71,6 +78,14 @@ class WelchInterval:
     high: float | None
     p: float | None
     level: float = 0.95
+
+    @property
+    def missing(self) -> str:
+        """Why there is no interval, as words in a sentence; ``""``: there is one."""
+        if self.low is not None:
+            return ""
+        alone = min(self.n_a, self.n_b) == 1
+        return "no interval, as an arm has one run" if alone else "no interval, as the runs of each arm score the same"
 
 
 @dataclass(frozen=True, slots=True)

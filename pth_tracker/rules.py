@@ -30,49 +30,53 @@ FACTS: Final[Mapping[str, str]] = {
     "config": "log the resolved configuration with the run",
     "score": "name the metric with --metric",
     "exact_zeros": "log the clip fraction at full precision: a 0 that was printed with three decimals may be rounded",
-    "testable_clip": "nothing: the loss in use has no clip whose fraction could be tested for zero",
-    "lag_values": "train on: lag is told from 3 values of the sampler's KL",
-    "enough_updates": "train on: a clip that never acts is told from 20 updates, where nothing makes the ratio 1",
+    "testable_clip": "nothing can be done: the loss in use has no clip whose fraction could be tested for zero",
+    "lag_values": "train longer: lag is told from 3 values of the sampler's KL",
+    "enough_updates": "train longer: a clip that never acts is told from 20 updates, where nothing makes the ratio 1",
     "seed_label": "put the seed into the run's name, or the data seed into its configuration",
     "replicate": "log the data seed, put it into the run's name, or name the pairing field with --replicate",
     "declared_vary": "name the field that is meant to vary with --vary or in a design file",
     "read_runs": "audit again once the histories of these runs can be read",
-    "two_runs": "run an arm more than once",
+    "two_runs": "train an arm with more than one seed",
     "two_configs": "log the resolved configuration with every run of the arm",
     "arm_configs": "log the resolved configuration with the runs of every arm",
     "common_seed": "run both arms on the same seeds, and score them",
     "comparable_pairs": "name two arms that ran the same task with --arm or in a design file",
-    "synchronous": "nothing: an asynchronous trainer assembles batches by completion, so that no seed orders them",
-    "whole_batches": "nothing: resumed runs, and batches from which prompts are filtered, have no order to compare",
-    "shared_identities": "nothing: no two runs share a batch's identity, as where it holds the responses",
+    "synchronous": "nothing can be done: an asynchronous trainer assembles batches by completion, so that no seed "
+    "orders them",
+    "whole_batches": "nothing can be done: resumed runs, and batches from which prompts are filtered, have no order "
+    "to compare",
+    "shared_identities": "nothing can be done: no two runs share a batch's identity, as where it holds the responses",
     "runs_of_one_seed": "run both arms on one seed",
     "code_versions": "launch from a git checkout, so that the tracker records the commit",
     "exact_rates": "log the learning rate at full precision in both arms, for 10 updates or more",
     "logged_scores": "evaluate on held-out problems, and log the score, in both arms",
     "start_scores": "score both arms before the first update, on items that can be counted or over two seeds",
     "launch_arguments": "let the record hold the launch command, as W&B's metadata or a Hydra folder beside a log do",
-    "sampler_windows": "train on: telling growth from level takes 5 updates with the sampler's KL",
+    "sampler_windows": "train longer: telling growth from level takes 5 updates with the sampler's KL",
     "refresh_in_quarters": "train longer: the first and the last quarter of the run have to hold a whole refresh "
     "interval of the sampler and 4 updates more each",
-    "batch_spread": "log BatchLedger's fingerprint of each batch: too few updates differ in prompts, responses and "
+    "batch_spread": "log each batch's identity with pth_tracker.BatchLedger(): too few updates differ in prompts, "
+    "responses and "
     "scores for a repeat to be told from chance",
-    "prompt_spread": "log BatchLedger's fingerprint of each batch: the prompt lengths tie too often to tell batches "
+    "prompt_spread": "log each batch's identity with pth_tracker.BatchLedger(): the prompt lengths tie too often to "
+    "tell batches "
     "apart",
-    "replay_marker": "nothing: no line of the log tells of replayed rollouts",
+    "replay_marker": "nothing can be done: no line of the log tells of replayed rollouts",
     "common_updates": "log the clip fraction and the share outside its range at the same updates",
-    "varied_scores": "train on: telling advantages from scores takes 10 updates in which the scores vary",
+    "varied_scores": "train longer: telling advantages from scores takes 10 updates in which the scores vary",
     "evaluations": "evaluate at least 5 times during training: a collapse is told from the curve of the score",
     "training_curve": "log the training score at every update, for 10 updates or more",
     "length_curve": "log the mean response length at every update, for 10 updates or more",
     "truncation_seeds": "log the share of truncated responses, in two arms of two runs or more each",
     "stress_values": "run the baseline twice or more at two settings of the stress axis (named by stress in a design "
     "file), and evaluate it 5 times or more in each run",
-    "launched_arms": "run both arms",
+    "launched_arms": "train both arms: one of them has no run",
     "common_curve": "score both arms at updates that both reached",
     "evaluation_items": "where the score is a share of evaluated items, name their number in the configuration, as "
     "evaluation_items: the scores do not tell it",
     "claims": "state the claims in a design file, as claims: [{text: ..., expect: {better: ours, than: theirs}}]",
-    "testable_claim": "give the claim the runs and metrics that it speaks of",
+    "testable_claim": "audit the runs that the claim is about, with the metrics that it names",
     "designed_age": 'state the designed age of the data in a design file, as age: {expected: "min(update, 32)"}',
 }
 """What a branch may name beside quantities and roles, with what would make it available."""

@@ -192,8 +192,9 @@ def _stuck(view: RunView, level: Level, detail: str, evidence: dict[str, Any], t
         basis=Basis.CONTRADICTION,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="log each batch's identity (BatchLedger, two lines) and look at the queue that serves the batches; if "
-        "the design trains on a batch again, say how often under batches: {uses: ...}",
+        remedy="log each batch's identity with pth_tracker.BatchLedger() and look at the queue that serves the "
+        "batches; if "
+        "the design trains on a batch again, say how often in a design file, as batches: {uses: 2}",
     )
 
 
@@ -309,7 +310,8 @@ def judge_age_off_design(view: RunView, met: frozenset[str]) -> Iterator[Finding
         basis=Basis.DECLARED,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="repair the queue that serves the batches, or state in the design the age that was meant",
+        remedy="repair the queue that serves the batches, or state the age that was meant in the design file, under "
+        "age",
     )
 
 

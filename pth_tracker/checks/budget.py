@@ -119,7 +119,7 @@ def judge_unequal_budget(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     Example: 700 updates against 300: better at the end, undecided at update 300.
 
-    Remedy: compare at the common update, or train both arms equally long.
+    Remedy: compare the scores at the last update that both arms reached, or train both equally long.
 
     Configuration: ``metric`` in the design.
 
@@ -161,7 +161,7 @@ def judge_unequal_budget(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         basis=pair.comparison.basis,
         runs=keys_of((*pair.side(True), *pair.side(False))),
         arms=(pair.a, pair.b),
-        remedy="compare at the common update, or train both arms equally long",
+        remedy="compare the scores at the last update that both arms reached, or train both equally long",
     )
 
 

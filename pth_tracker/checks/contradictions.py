@@ -148,7 +148,7 @@ def judge_override_lost(view: RunView, met: frozenset[str]) -> Iterator[Finding]
 
     Example: launched with ``actor_rollout_ref.actor.optim.lr=2e-6``, resolved to 1e-06.
 
-    Remedy: look for what sets the field after the command line was read.
+    Remedy: find the script or file that sets the field after the command line was read, and let the command line win.
 
     Configuration: none.
 
@@ -181,7 +181,8 @@ def judge_override_lost(view: RunView, met: frozenset[str]) -> Iterator[Finding]
             basis=Basis.CONTRADICTION,
             runs=(view.run.key,),
             blames=(view.run.key,),
-            remedy="look for what sets the field after the command line was read",
+            remedy="find the script or file that sets the field after the command line was read, and let the "
+            "command line win",
         )
 
 
@@ -286,7 +287,7 @@ def judge_label_contradicts_config(view: RunView, met: frozenset[str]) -> Iterat
 
     Example: the run ``tis-lr1e-6`` with ``actor.optim.lr`` 2e-06.
 
-    Remedy: correct the name, or look for the override that was lost.
+    Remedy: rename the run, or find the override that was lost and run it again.
 
     Configuration: none.
 
@@ -312,7 +313,7 @@ def judge_label_contradicts_config(view: RunView, met: frozenset[str]) -> Iterat
         basis=Basis.CONTRADICTION,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="correct the name, or look for the override that was lost",
+        remedy="rename the run, or find the override that was lost and run it again",
     )
 
 

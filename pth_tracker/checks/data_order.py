@@ -38,7 +38,7 @@ def judge_shared_data_order(comparison: Comparison, met: frozenset[str]) -> Iter
 
     Example: ``tis-seed42``, ``tis-seed43`` and ``tis-seed44`` log one series of prompt lengths.
 
-    Remedy: pass the data seed on to the data loader, and run them again.
+    Remedy: pass the data seed on to the data loader, and run the seeds again.
 
     Configuration: none.
 
@@ -69,7 +69,8 @@ def judge_shared_data_order(comparison: Comparison, met: frozenset[str]) -> Iter
             runs=tuple(member.key for member in involved),
             blames=tuple(member.key for member in blamed),
             arms=tuple(dict.fromkeys(member.arm for member in blamed if member.arm)),
-            remedy=f"pass {' or '.join(sorted(fields)) or 'the data seed'} on to the data loader, and run them again",
+            remedy=f"pass {' or '.join(sorted(fields)) or 'the data seed'} on to the data loader, and run the seeds "
+            "again",
         )
 
 
@@ -118,7 +119,7 @@ def judge_one_data_order(comparison: Comparison, met: frozenset[str]) -> Iterato
 
     Example: six runs of verl 0.7.1 with ``data.seed: null``.
 
-    Remedy: set a data seed of its own for every replicate.
+    Remedy: give the data seed another value in every replicate.
 
     Configuration: none.
 
@@ -149,7 +150,7 @@ def judge_one_data_order(comparison: Comparison, met: frozenset[str]) -> Iterato
         runs=tuple(member.key for member in members),
         blames=tuple(member.key for member in members),
         arms=tuple(comparison.arms),
-        remedy=f"set {' or '.join(fields) or 'a data seed'} to a value of its own for every replicate",
+        remedy=f"give {' or '.join(fields) or 'the data seed'} another value in every replicate",
     )
 
 

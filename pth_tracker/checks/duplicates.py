@@ -152,7 +152,7 @@ def judge_duplicate_run(comparison: Comparison, met: frozenset[str]) -> Iterator
 
     Example: ``grpo-seed43`` and ``grpo-seed44`` log one gradient norm to the last digit.
 
-    Remedy: delete the copy, or look for the seed that changed nothing.
+    Remedy: delete the copy, or find out why the seed changed nothing, and run the seeds again.
 
     Configuration: none.
 
@@ -189,7 +189,9 @@ def judge_duplicate_run(comparison: Comparison, met: frozenset[str]) -> Iterator
                 runs=tuple(member.key for member in members),
                 blames=tuple(member.key for member in blamed),
                 arms=tuple(dict.fromkeys(member.arm for member in members if member.arm)),
-                remedy="look for the seed that changed nothing" if several else "delete the copy, or leave it out",
+                remedy="find out why the seed changed nothing, and run the seeds again"
+                if several
+                else "delete the copy, or leave it out",
             )
 
 
@@ -265,7 +267,7 @@ def judge_inert_treatment(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         runs=keys_of(pair.members),
         blames=keys_of(side_members(pair, 0)),
         arms=(pair.a, pair.b),
-        remedy="turn on what makes the field act, or take it out of the comparison",
+        remedy="turn on the setting that makes the field act, or take the field out of the comparison",
     )
 
 

@@ -68,7 +68,7 @@ def judge_rogue_normaliser(view: RunView, met: frozenset[str]) -> Iterator[Findi
     Example: the equation takes the mean over each response, the code the mean over all tokens of the batch: each
     response is weighted in proportion to its length.
 
-    Remedy: make the code's normaliser the equation's, or say in the claim that the arms differ in it.
+    Remedy: divide by the same number in the code and in the equation, or say in the paper what the code divides by.
 
     Configuration: none. Two lines log the check::
 
@@ -95,7 +95,8 @@ def judge_rogue_normaliser(view: RunView, met: frozenset[str]) -> Iterator[Findi
         basis=Basis.CONTRADICTION,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="make the normaliser of the code that of the equation, or name it in the claim",
+        remedy="divide by the same number in the code and in the equation, or say in the paper what the code "
+        "divides by",
     )
 
 
@@ -154,7 +155,8 @@ def judge_loss_differs(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
         basis=Basis.CONTRADICTION,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="correct the code or the equation; identify_loss names the written loss that the code computes",
+        remedy="correct the code or the equation; pth_tracker.identify_loss(my_loss) names the loss that the code "
+        "computes",
     )
 
 
@@ -174,7 +176,7 @@ def judge_normaliser_differs(pair: Pair, met: frozenset[str]) -> Iterator[Findin
     says, the other arm honours ``token-mean``; up to 0.7.1 a token mean is taken over each micro-batch, so that arms
     with other micro-batch sizes differ.
 
-    Remedy: give both arms one effective normaliser, or name it in ``vary`` and in the claim.
+    Remedy: divide the loss by the same number in both arms, or declare the difference in ``vary`` and in the claim.
 
     Configuration: ``vary``.
 
@@ -201,7 +203,8 @@ def judge_normaliser_differs(pair: Pair, met: frozenset[str]) -> Iterator[Findin
         runs=tuple(member.key for member in concerned),
         blames=tuple(member.key for member in sides[pair.a]),
         arms=(pair.a, pair.b),
-        remedy="give both arms one effective normaliser, or name it in vary and in the claim",
+        remedy="divide the loss by the same number in both arms, or declare the difference with --vary and say so "
+        "in the claim",
     )
 
 
@@ -287,7 +290,7 @@ def judge_no_group(view: RunView, met: frozenset[str]) -> Iterator[Finding]:
     Example: verl with ``algorithm.adv_estimator=grpo`` and ``actor_rollout_ref.rollout.n=1``, its default: the scores
     are 0 and 1, and so are the advantages.
 
-    Remedy: sample several responses for each prompt, or name the method what it is.
+    Remedy: sample several responses for each prompt, or do not call the method group-relative.
 
     Configuration: none.
 
@@ -333,7 +336,7 @@ def _no_group(view: RunView, level: Level, title: str, detail: str, evidence: di
         basis=Basis.CONTRADICTION,
         runs=(view.run.key,),
         blames=(view.run.key,),
-        remedy="sample several responses for each prompt, or name the method what it is",
+        remedy="sample several responses for each prompt, or do not call the method group-relative",
     )
 
 

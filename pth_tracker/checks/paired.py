@@ -186,7 +186,7 @@ def judge_no_common_seed(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         runs=pair_keys(pair),
         blames=pair_keys(pair),
         arms=(pair.a, pair.b),
-        remedy="run one arm on the other's seeds",
+        remedy="run one arm on the seeds of the other",
     )
 
 

@@ -108,7 +108,7 @@ def judge_runs_dropped(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     Example: five ``ours`` runs were launched, the design's arm names three of them; of ``tis``, three of three.
 
-    Remedy: count every run that came to its end, and run the lost seeds again in both arms.
+    Remedy: count every run that finished, and run the missing seeds again in both arms.
 
     Configuration: ``arms`` and ``claims`` in the design.
 
@@ -142,7 +142,7 @@ def judge_runs_dropped(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         basis=pair.comparison.basis,
         runs=tuple(dict.fromkeys(keys_of((*pair.members, *lost)))),
         arms=(pair.a, pair.b),
-        remedy="count every run that came to its end, and run the lost seeds again",
+        remedy="count every run that finished, and run the missing seeds again",
     )
 
 

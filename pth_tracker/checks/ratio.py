@@ -243,7 +243,7 @@ def judge_clip_range(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
             runs=tuple(member.key for member in members),
             blames=tuple(member.key for member in sides[0]),
             arms=(pair.a, pair.b),
-            remedy="take several optimiser steps a batch or pi_old from the sampler, or drop the comparison",
+            remedy="take several optimiser steps on each batch, take pi_old from the sampler, or drop the comparison",
         )
 
 

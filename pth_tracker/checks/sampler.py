@@ -107,7 +107,7 @@ def judge_sampler_mismatch(view: RunView, met: frozenset[str]) -> Iterator[Findi
     Example: ``rollout_corr/k3_kl`` between 0.1 and 0.2 nats from the first update to the last of a synchronous run.
 
     Remedy: compare both engines' log-probabilities of one response right after a weight sync. If the sampler lags by
-    design, name the key that says so as ``stress``.
+    design, name the configuration key that sets the lag, as ``stress: {key: ...}``.
 
     Configuration: ``rules.kl_tolerance`` (0.05 nats per token), ``stress``.
 
@@ -150,7 +150,7 @@ def judge_sampler_mismatch(view: RunView, met: frozenset[str]) -> Iterator[Findi
         runs=(view.run.key,),
         blames=(view.run.key,),
         remedy="compare both engines' log-probabilities of one response right after a weight sync; if the sampler "
-        "lags by design, name the key that says so as the design's stress",
+        "lags by design, name the configuration key that sets the lag in a design file, as stress: {key: ...}",
     )
 
 

@@ -36,7 +36,7 @@ def judge_score_not_comparable(pair: Pair, met: frozenset[str]) -> Iterator[Find
 
     Example: ``acc/mean@1`` in one arm and ``acc/mean@16`` in the other.
 
-    Remedy: evaluate both arms' checkpoints in one way.
+    Remedy: evaluate both arms' checkpoints with the same metric, items and sampling settings.
 
     Configuration: ``metric`` in the design, ``--metric``; the vocabulary's ``evaluation`` lists the settings.
 
@@ -65,7 +65,7 @@ def judge_score_not_comparable(pair: Pair, met: frozenset[str]) -> Iterator[Find
         runs=keys_of(pair.members),
         blames=keys_of(side_members(pair, 0)),
         arms=(pair.a, pair.b),
-        remedy="evaluate both arms in one way",
+        remedy="evaluate both arms with the same metric, items and sampling settings",
     )
 
 
@@ -196,7 +196,7 @@ def judge_start_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
 
     Example: 0.36 against 0.71 at update 0, both from ``Qwen2.5-Math-1.5B``.
 
-    Remedy: look for another checkpoint, a resumed run or another evaluation set.
+    Remedy: find out whether an arm began from another checkpoint, resumed a run, or was scored on other items.
 
     Configuration: ``metric`` in the design.
 
@@ -224,7 +224,7 @@ def judge_start_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
         runs=keys_of(pair.members),
         blames=keys_of(side_members(pair, 0)),
         arms=(pair.a, pair.b),
-        remedy="look for another checkpoint, a resumed run or another evaluation set",
+        remedy="find out whether an arm began from another checkpoint, resumed a run, or was scored on other items",
     )
 
 

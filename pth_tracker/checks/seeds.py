@@ -161,7 +161,7 @@ def judge_repeated_attempts(cell: Cell, met: frozenset[str]) -> Iterator[Finding
 
     Example: two finished runs named ``grpo-seed43``.
 
-    Remedy: say which counts by a narrower arm pattern in the design, or delete the other.
+    Remedy: say which run counts by a pattern of the arm that only that run matches, or delete the other.
 
     Configuration: ``arms`` and ``replicate`` in the design.
 
@@ -184,7 +184,8 @@ def judge_repeated_attempts(cell: Cell, met: frozenset[str]) -> Iterator[Finding
             runs=tuple(member.key for member in group),
             blames=tuple(member.key for member in group),
             arms=(cell.key.arm,),
-            remedy="say which run counts by a narrower arm pattern in the design",
+            remedy="say which run counts: with --arm NAME=GLOB or in a design file, by a pattern that only that run "
+            "matches",
         )
 
 

@@ -195,7 +195,8 @@ def judge_degenerate_output(comparison: Comparison, met: frozenset[str]) -> Iter
             basis=Basis.CONTRADICTION,
             runs=(member.key,),
             blames=(member.key,),
-            remedy="read some of the responses",
+            remedy="read some of the responses of the last updates: an answer cut short, empty or repeated shows "
+            "what broke",
         )
     for pair, a, b in _truncation_pairs(comparison) if "truncation" in met else ():
         welch = stats.welch_interval(a, b)
@@ -306,7 +307,7 @@ def judge_outside_stable_range(pair: Pair, met: frozenset[str]) -> Iterator[Find
         runs=keys_of((*pair.side(True), *(m for m in counted))),
         blames=keys_of(blamed),
         arms=(pair.a, pair.b),
-        remedy=f"compare where {pair.b} is stable, or give it its correction first",
+        remedy=f"compare where {pair.b} is stable, or stabilise {pair.b} first",
     )
 
 

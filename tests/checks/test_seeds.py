@@ -226,7 +226,7 @@ def test_a_sampler_of_the_users_own_is_not_judged_by_the_seed() -> None:
 def test_without_a_configuration_nothing_is_claimed_or_passed() -> None:
     report = audit_of(without_config(comparison(TWO, (41, 42))))
     assert not findings(report, "lost-seed") and outcomes(report, "lost-seed") == {"not judged"}
-    assert "data seed into the logged configuration" in not_judged(report, "lost-seed")[0].remedy
+    assert "put the data seed into the run's configuration" in not_judged(report, "lost-seed")[0].remedy
 
 
 def test_a_run_without_what_a_rule_needs_does_not_pass_beside_one_that_has_it() -> None:

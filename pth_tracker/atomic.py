@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -10,8 +11,10 @@ from pathlib import Path
 from pth_tracker.errors import UsageError
 
 
-def check_writable(paths: Iterable[Path]) -> None:
+def check_writable(paths: Iterable[Path], *, touch: bool = True) -> None:
     """Makes sure, before any work is done, that every file of ``-o`` can be written.
+
+    With ``touch`` a nameless file is made beside each, which tells most; without, only permissions are looked at.
 
     Raises:
         UsageError: one cannot; names it and the reason.
@@ -23,6 +26,10 @@ def check_writable(paths: Iterable[Path]) -> None:
             raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
         try:
             if _is_special(path):
+                continue
+            if not touch:
+                if not os.access(path.resolve().parent, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                 continue
             with tempfile.TemporaryFile(dir=path.resolve().parent):
                 pass

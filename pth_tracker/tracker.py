@@ -20,6 +20,7 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
+from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from pth_tracker.errors import AdapterUnavailable, UsageError
@@ -29,6 +30,8 @@ from pth_tracker.runs import Marks as Marks
 ENTRY_POINT_GROUP: Final = "pth_tracker.adapters"
 AUDIT_RUN_NAME: Final = "pth-audit"
 """Name (MLflow) or job type (W&B) of the one run per project that holds our own tables; never audited."""
+FILES: Final = "files"
+"""The adapter of tables."""
 MAX_PROJECTS: Final = 5000
 """Of so many projects the nearest name is looked for."""
 SHOWN: Final = 3
@@ -294,6 +297,48 @@ def adapter_for(location: str) -> str:
     if "://" in location or os.path.exists(os.path.expanduser(location)):
         raise UsageError(f"nothing here reads {shown!r}: give {kinds}, or a file or folder of runs")
     raise UsageError(f"{shown!r} does not exist: give an existing file or folder, or {kinds}")
+
+
+_LOCAL: Final = re.compile(r"(?P<scheme>sqlite(?:\+\w+)?:///|file:(?!//))(?P<path>[^/?][^?]*)(?P<rest>\?.*)?")
+"""The address of a local store by a relative path."""
+
+
+def local_from(folder: Path, location: str) -> str:
+    """``location`` as it is meant in a file that lies in ``folder``: a relative path of a store or of files in full.
+
+    >>> local_from(Path("/team"), "sqlite:///runs/mlflow.db"), local_from(Path("/team"), "./wandb")
+    ('sqlite:////team/runs/mlflow.db', '/team/wandb')
+    >>> local_from(Path("/team"), "wandb"), local_from(Path("/team"), "http://mlflow:5000")
+    ('wandb', 'http://mlflow:5000')
+    """
+    known = adapters()
+    name, _, rest = location.partition(":")
+    if rest and name in known:
+        return f"{name}:{local_from(folder, rest)}"
+    local = _LOCAL.fullmatch(location)
+    if local:
+        return f"{local['scheme']}{folder / local['path']}{local['rest'] or ''}"
+    if not location or "://" in location or location.startswith("file:") or location in known:
+        return location
+    path = folder / Path(location).expanduser()
+    # A bare word that is nothing here may be the entity of a W&B server.
+    return (
+        str(path) if "/" in location or location.startswith("~") or Path(location).suffix or path.exists() else location
+    )
+
+
+def with_columns(tracker: Tracker, columns: Sequence[str]) -> Tracker:
+    """``tracker`` opened again so that its tables have these ``columns`` (``ROLE=NAME``); the one given is closed.
+
+    Raises:
+        UsageError: it reads no files, or ``columns`` cannot be understood.
+    """
+    if not columns:
+        return tracker
+    tracker.close()
+    if tracker.address.adapter != FILES:
+        raise UsageError(f"--columns names the columns of tables in files, and what is audited is {tracker.address}")
+    return load_adapter(FILES).open_tracker([*tracker.address.locations, *(f"columns:{one}" for one in columns)])
 
 
 def project_hint(wanted: str, projects: Callable[[], Iterable[str]]) -> str:

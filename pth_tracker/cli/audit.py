@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pth_tracker.tracker import Tracker
-
-FILES: Final = "files"
-"""The adapter of tables."""
 
 Paths = Annotated[
     list[str] | None,
@@ -101,16 +98,12 @@ def open_tracker(
     Raises:
         UsageError: nothing to audit is named, no project of a tracker that has some, or columns of what is no file.
     """
-    from pth_tracker.tracker import find_tracker, load_adapter
+    from pth_tracker.tracker import find_tracker, with_columns
 
     if not (project or paths or trackers):
         raise UsageError("name what to audit: --project NAME, or the path of a file or folder")
     opened, chosen = find_tracker(project, [*trackers, *map(_as_path, paths)])
-    if columns:
-        opened.close()
-        if opened.address.adapter != FILES:
-            raise UsageError(f"--columns names the columns of tables in files, and what is audited is {opened.address}")
-        opened = load_adapter(FILES).open_tracker([*opened.address.locations, *(f"columns:{one}" for one in columns)])
+    opened = with_columns(opened, columns)
     if not (project or paths or all(map(_is_folder, trackers))):
         try:
             names = opened.projects()

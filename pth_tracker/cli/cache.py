@@ -37,14 +37,21 @@ def cache(action: Wanted, cache: opt.CacheFolder = None) -> int:
             freed = clear_cache(folder)
         except OSError as error:
             raise UsageError(f"the cache in {str(folder)!r} cannot be removed: {error.strerror or error}") from error
-        emit(f"Cleared {folder}: {_megabytes(freed)}.\n")
+        emit(
+            f"Removed what was kept in {folder}: {_megabytes(freed)} freed.\n"
+            if freed
+            else f"Nothing is kept in {folder}.\n"
+        )
         return ExitCode.OK
     with Cache(folder, read_only=True) as held:
         info = held.info()
     for sentence in held.notes:
         note(sentence)
-    audits, examined = counted(info.audits, "past audit"), counted(info.examinations, "examination")
-    emit(f"{info.path}: {examined} and {audits}, {_megabytes(info.size)}.\n")
+    if not info.size:
+        emit(f"Nothing is kept in {folder}.\n")
+        return ExitCode.OK
+    runs, audits = counted(info.examinations, "run"), counted(info.audits, "past audit")
+    emit(f"{info.path} keeps what was read of {runs} and what {audits} found, {_megabytes(info.size)}.\n")
     return ExitCode.OK
 
 

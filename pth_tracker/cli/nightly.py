@@ -18,7 +18,7 @@ from pth_tracker.cli.session import check_executor, examiner
 from pth_tracker.errors import ExitCode, PthTrackerError, UsageError
 
 if TYPE_CHECKING:
-    from pth_tracker.nightly.config import PlannedAudit
+    from pth_tracker.nightly.config import Configuration, PlannedAudit
     from pth_tracker.nightly.run import Done, Settings
     from pth_tracker.nightly.watch import Health, Log
 
@@ -106,7 +106,8 @@ def nightly(
         from pth_tracker.nightly.schedule import cron_trigger, stay
 
         trigger = cron_trigger(cron, timezone)
-    _planned(config, only)
+    configuration, planned = _planned(config, only)
+    configuration.check_outputs(planned, touch=not dry_run)
     folder = cache_folder(cache)
     settings = Settings(None if no_cache else folder, dry_run, no_write)
     log = Log(log_format is LogFormat.JSON)
@@ -130,20 +131,21 @@ def nightly(
     return ExitCode.OK
 
 
-def _planned(config: Path, only: list[str] | None) -> tuple[PlannedAudit, ...]:
-    """The audits of the file, read anew, or those of them that ``--only`` names.
+def _planned(config: Path, only: list[str] | None) -> tuple[Configuration, tuple[PlannedAudit, ...]]:
+    """The file, read anew, and its audits, or those of them that ``--only`` names.
 
     Raises:
         UsageError: the file is not sound, or has no audit of such a name.
     """
     from pth_tracker.nightly.config import load_configuration
 
-    audits = load_configuration(config).audits
+    configuration = load_configuration(config)
+    audits = configuration.audits
     known = {one.name: one for one in audits}
     unknown = [name for name in only or () if name not in known]
     if unknown:
         raise UsageError(f"--only {unknown[0]}: {config} has no audit of this name, but {', '.join(known)}")
-    return tuple(known[name] for name in dict.fromkeys(only)) if only else audits
+    return configuration, tuple(known[name] for name in dict.fromkeys(only)) if only else audits
 
 
 def _night(
@@ -158,7 +160,7 @@ def _night(
     from pth_tracker.nightly.run import highest, only_one, run_night
     from pth_tracker.nightly.watch import now
 
-    planned = _planned(config, only)
+    _, planned = _planned(config, only)
     with only_one(config, folder) as alone:
         if not alone:
             log("already-running", f"another process does the audits of {config}: nothing is done", level="warning")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from pth_tracker.cli import options as opt
 from pth_tracker.errors import NothingSelected, UsageError
@@ -13,6 +14,8 @@ from pth_tracker.errors import NothingSelected, UsageError
 if TYPE_CHECKING:
     from pth_tracker.past import PastAudit
 
+SHOWN: Final = 20
+"""Projects that an error names."""
 COLUMNS = ("runs", "fail", "warn", "info", "not_judged", "errors", "new", "resolved")
 
 
@@ -52,8 +55,7 @@ def trend(
         for sentence in held.notes:
             note(sentence)
     if not audits:
-        there = f"; there are some of {', '.join(name or 'files' for name in known)}" if known else ""
-        raise NothingSelected(f"no past audits of {project or 'files'} are kept in {held.path}{there}: see nightly")
+        _refuse(project, known, held.path)
     kinds = [
         list(group)[-last:]
         for _, group in groupby(sorted(audits, key=lambda one: one.configuration), lambda one: one.configuration)
@@ -66,6 +68,25 @@ def trend(
     else:
         emit("\n".join(_table(kind) for kind in kinds))
     return 0
+
+
+def _refuse(project: str, known: Sequence[str], path: Path) -> NoReturn:
+    """Says what is there instead.
+
+    Raises:
+        UsageError: no project is named, and there are past audits of some.
+        NothingSelected: there are none of this project, or none at all.
+    """
+    from pth_tracker.tracker import project_hint
+
+    there = ", ".join(name or "files" for name in known[:SHOWN])
+    there += f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    if not known:
+        raise NothingSelected(f"no past audits are kept in {path}: pth-tracker nightly keeps them")
+    if not project:
+        raise UsageError(f"name the project with --project; there are past audits of {there}")
+    hint = project_hint(project, lambda: known)
+    raise NothingSelected(f"no past audits of {project} are kept in {path}, but of {there}{hint}")
 
 
 def _row(audit: PastAudit) -> dict[str, Any]:

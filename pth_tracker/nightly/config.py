@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from pth_tracker.atomic import check_writable
 from pth_tracker.checks import find_rule
-from pth_tracker.design.document import line_of, located, parse_mapping, read_text
+from pth_tracker.design.document import Document, located, parse_mapping, read_text
 from pth_tracker.design.schema import Names, RuleSettings
 from pth_tracker.errors import DesignError, UsageError
 from pth_tracker.moments import parse_since
 from pth_tracker.render import format_of
-from pth_tracker.tracker import without_credentials
+from pth_tracker.tracker import local_from, without_credentials
 from pth_tracker.values import is_secret
 
 DEFAULT_FILE: Final = Path("pth-tracker.yaml")
@@ -44,12 +44,15 @@ class AuditEntry(_Strict):
     paths: Names = ()
     """Files and folders to audit, instead of a tracker."""
     tracker: Names = Field(default=(), repr=False)
-    """Where the runs are, as ``--tracker``; ``${NAME}`` stands for an environment variable."""
+    """Where the runs are, as ``--tracker``; ``${NAME}`` stands for an environment variable, and a relative path of a
+    local store is one from the folder of the configuration."""
     design: str = ""
     """A design file; all files are found from the folder of the configuration."""
     vocabularies: Names = ()
     where: str = ""
     since: str = ""
+    columns: Names = ()
+    """Which column of a table is which, as ``--columns``: ``step=STEP,seed=SEED,arm=METHOD,task=TASK,value=SCORE``."""
     select: Names = ()
     ignore: Names = ()
     rules: RuleSettings | None = None
@@ -122,6 +125,8 @@ class PlannedAudit:
     """One entry with everything in its place: paths found, variables replaced."""
 
     entry: AuditEntry
+    number: int
+    """Its place in the file."""
     locations: tuple[str, ...] = field(repr=False)
     """Of the tracker, or paths."""
     design: Path | None
@@ -140,8 +145,21 @@ class PlannedAudit:
 class Configuration:
     """A configuration file, read and found sound."""
 
-    path: Path
+    document: Document
     audits: tuple[PlannedAudit, ...]
+
+    def check_outputs(self, planned: Iterable[PlannedAudit], *, touch: bool) -> None:
+        """Makes sure, before any audit is done, that all reports of ``planned`` can be written; see `check_writable`.
+
+        Raises:
+            DesignError: one cannot; names it, and the file, line and key.
+        """
+        for one in planned:
+            for place, output in enumerate(one.outputs):
+                try:
+                    check_writable([output], touch=touch)
+                except UsageError as error:
+                    raise self.document.error(str(error), "audits", one.number, "outputs", place) from None
 
 
 def load_configuration(path: Path, environment: Mapping[str, str] | None = None) -> Configuration:
@@ -157,26 +175,26 @@ def load_configuration(path: Path, environment: Mapping[str, str] | None = None)
         file = _File.model_validate(data)
     except ValidationError as error:
         raise located(error, root, path, _File) from error
-    reader = _Reader(path, root, os.environ if environment is None else environment)
-    return Configuration(path, tuple(reader.planned(file, place) for place in range(len(file.audits))))
+    document = Document(path, root)
+    reader = _Reader(document, path.absolute().parent, os.environ if environment is None else environment)
+    return Configuration(document, tuple(reader.planned(file, place) for place in range(len(file.audits))))
 
 
 class _Reader:
     """What replaces variables and finds files, and knows where in the file it is."""
 
-    def __init__(self, path: Path, root: yaml.Node | None, environment: Mapping[str, str]) -> None:
-        self._path = path
-        self._root = root
+    def __init__(self, document: Document, folder: Path, environment: Mapping[str, str]) -> None:
+        self._document = document
+        self._folder = folder
         self._environment = environment
 
     def _error(self, message: str, place: list[str | int]) -> DesignError:
-        key = ".".join(str(part) for part in place)
-        return DesignError(message, path=self._path, line=line_of(self._root, place), key=key)
+        return self._document.error(message, *place)
 
     def planned(self, file: _File, number: int) -> PlannedAudit:
         entry = file.audits[number]
         own: list[str | int] = ["audits", number]
-        locations = [self._replaced(text, [*own, *place]) for place, text in _each("tracker", entry.tracker)]
+        trackers = [self._replaced(text, [*own, *place]) for place, text in _each("tracker", entry.tracker)]
         for place, text in _each("tracker", entry.tracker):
             if without_credentials(text) != text and urlsplit(text).password and not _VARIABLE.search(text):
                 raise self._error(_SECRET_IN_FILE, [*own, *place])
@@ -191,7 +209,8 @@ class _Reader:
         link = link.replace("{name}", entry.name).replace("{project}", entry.project)
         return PlannedAudit(
             entry,
-            (*locations, *(str(self._file(name)) for name in entry.paths)),
+            number,
+            (*(local_from(self._folder, text) for text in trackers), *(str(self._file(name)) for name in entry.paths)),
             self._file(entry.design) if entry.design else None,
             tuple(self._file(name) for name in entry.vocabularies),
             tuple(self._file(name) for name in entry.outputs),
@@ -212,7 +231,7 @@ class _Reader:
 
     def _file(self, name: str) -> Path:
         # In full: a folder "wandb" is not the tracker, and "logs" of one folder is not "logs" of another.
-        return self._path.absolute().parent / Path(name).expanduser()
+        return self._folder / Path(name).expanduser()
 
     def _target(self, text: str, place: list[str | int]) -> Target:
         scheme = text.partition("://")[0].lower() if "://" in text else ""

@@ -30,7 +30,7 @@ from pth_tracker.nightly.watch import Health, Log
 from pth_tracker.past import PastAudit
 from pth_tracker.redaction import hide_secrets
 from pth_tracker.render import attachments, format_of, render
-from pth_tracker.tracker import SparesRunning, Tracker, find_tracker, without_credentials
+from pth_tracker.tracker import SparesRunning, Tracker, find_tracker, with_columns, without_credentials
 from pth_tracker.writeback import publication_digest, write_back
 
 if TYPE_CHECKING:
@@ -97,6 +97,12 @@ def only_one(configuration: Path, folder: Path) -> Iterator[bool]:
     except Timeout:
         yield False
         return
+    except (OSError, NotImplementedError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "no locks"
+        raise UsageError(
+            f"the file {str(place / name)!r}, which keeps two processes from doing the same audits, cannot be locked "
+            f"({reason}): name a folder on a disk of this machine with --cache"
+        ) from error
     try:
         yield True
     finally:
@@ -142,7 +148,8 @@ def _tell(done: Done, log: Log) -> None:
         return
     news = done.audit.since_last
     counts = dict(done.audit.counts)
-    words = f"{counts['runs']} runs, {done.hits} examinations kept: {counts['fail']} failed, {counts['warn']} warned"
+    unchanged = f", {done.hits} unchanged and not read again" if done.hits else ""
+    words = f"{counts['runs']} runs{unchanged}: {counts['fail']} failed, {counts['warn']} warned"
     if news:
         counts |= {"new": len(news.new), "still_open": len(news.still_open), "resolved": len(news.resolved)}
         words += f", {counts['new']} new, {counts['resolved']} resolved"
@@ -169,7 +176,7 @@ def _guarded(planned: PlannedAudit, settings: Settings, cache: Cache | None, bea
 
 def _audit(planned: PlannedAudit, settings: Settings, cache: Cache | None, beat: Callable[[], None]) -> Done:
     entry = planned.entry
-    check_writable(planned.outputs)
+    check_writable(planned.outputs, touch=not settings.dry_run)
     check_targets(planned.targets)
     options = engine.Options(
         project=entry.project,
@@ -183,6 +190,7 @@ def _audit(planned: PlannedAudit, settings: Settings, cache: Cache | None, beat:
     )
     hits_before = cache.hits if cache else 0
     tracker, chosen = find_tracker(entry.project, planned.locations)
+    tracker = with_columns(tracker, entry.columns)
     with closing(tracker):
         audit = engine.audit(
             tracker, options, chosen=chosen, progress=lambda *_: beat(), cache=cache, examiner=settings.examiner
@@ -224,6 +232,7 @@ def _configuration(planned: PlannedAudit, tracker: Tracker) -> str:
     """What two audits have to have in common for one to tell what is new since the other."""
     entry, address = planned.entry, tracker.address
     told = [address.adapter, address.locations, entry.project, entry.where, entry.since, entry.select, entry.ignore]
+    told += [entry.columns] if entry.columns else []
     told.append(entry.name)  # another design, or others to be told: what is new for one is not for the other
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 

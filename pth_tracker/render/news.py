@@ -13,7 +13,7 @@ from pth_tracker.render.text import compact_names, counted, safe_text
 def heading(news: SinceLast) -> str:
     """When the last audit was, and what has changed since, in one line."""
     if news.audited_at is None:
-        return f"First audit kept: {counted(len(news.new), 'finding')} to start from"
+        return f"The first audit of this name: {counted(len(news.new), 'finding')} to start from"
     return f"Since the last audit, {news.audited_at:%Y-%m-%d %H:%M %Z}: {in_short(news)}"
 
 

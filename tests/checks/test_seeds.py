@@ -274,7 +274,7 @@ def test_running_runs_count_by_what_they_did() -> None:
 def test_one_run_a_cell_cannot_be_judged() -> None:
     report = audit_of(comparison(TWO, (41,)))
     assert outcomes(report, "repeated-attempts") == {"not judged"}
-    assert "more than once" in not_judged(report, "repeated-attempts")[0].remedy
+    assert "more than one seed" in not_judged(report, "repeated-attempts")[0].remedy
 
 
 def test_runs_on_a_default_order_are_no_attempts_of_one_seed() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -44,7 +45,10 @@ def in_json(lines: str) -> list[dict[str, Any]]:
 def test_two_nights_with_what_is_new_the_trend_and_the_cache(lab: Path, capsys: Capture) -> None:
     assert main(["nightly", "--health-file", "health.json", "--log-format", "json"]) == ExitCode.CHECK_FAILED
     first = capsys.readouterr()
-    assert first.out.startswith("demo: FAILED: Idle Clip on 3 runs") and "First audit kept: " in first.out
+    assert (
+        first.out.startswith("demo: FAILED: Idle Clip on 3 runs")
+        and "The first audit of this name: 4 findings to start from" in first.out
+    )
     events = {event["event"]: event for event in in_json(first.err)}
     assert list(events) == ["audit-start", "audit-end", "end"]
     assert (events["audit-end"]["kept"], events["audit-end"]["new"], events["end"]["exit"]) == (0, 4, 1)
@@ -56,7 +60,7 @@ def test_two_nights_with_what_is_new_the_trend_and_the_cache(lab: Path, capsys: 
     assert main(["nightly"]) == ExitCode.CHECK_FAILED
     second = capsys.readouterr()
     assert "4 still open" in second.out and "new fail" not in second.out
-    assert "12 runs, 12 examinations kept" in second.err
+    assert "12 runs, 12 unchanged and not read again: " in second.err
     report = json.loads((lab / "report.json").read_text())
     assert len(report["since_last"]["still_open"]) == 4 and report["write_back"]["planned"] == []
 
@@ -69,22 +73,106 @@ def test_two_nights_with_what_is_new_the_trend_and_the_cache(lab: Path, capsys: 
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["runs"], row["fail"], row["new"], row["project"], row["name"]) == (12, 4, 0, DEMO, "demo")
 
+    assert main(["trend"]) == ExitCode.USAGE
+    assert f"name the project with --project; there are past audits of {DEMO}" in capsys.readouterr().err
+    assert main(["trend", "--project", "rl-stale-dem"]) == ExitCode.NOTHING
+    assert f"but of {DEMO}; did you mean '{DEMO}'?" in capsys.readouterr().err
+
     assert main(["cache", "info"]) == ExitCode.OK
-    assert "12 examinations and 2 past audits" in capsys.readouterr().out
+    assert "keeps what was read of 12 runs and what 2 past audits found" in capsys.readouterr().out
     assert main(["cache", "clear"]) == ExitCode.OK
-    assert capsys.readouterr().out.startswith(f"Cleared {lab / 'cache'}: ")
+    assert capsys.readouterr().out.startswith(f"Removed what was kept in {lab / 'cache'}: ")
+    for action in ("info", "clear"):
+        assert main(["cache", action]) == ExitCode.OK
+        assert capsys.readouterr().out == f"Nothing is kept in {lab / 'cache'}.\n"
     assert main(["trend", "--project", DEMO]) == ExitCode.NOTHING
-    assert "no past audits of rl-stale-demo are kept" in capsys.readouterr().err
+    assert "no past audits are kept in" in capsys.readouterr().err
 
 
 def test_how_much_is_printed(lab: Path, capsys: Capture) -> None:
     assert main(["nightly", "-v", "--no-write"]) == ExitCode.CHECK_FAILED
     whole = capsys.readouterr().out
-    assert whole.startswith("demo\nFAILED: Idle Clip") and "remedy" in whole and "First audit kept" in whole
+    assert whole.startswith("demo\nFAILED: Idle Clip") and "remedy" in whole and "The first audit of this name" in whole
     assert main(["nightly", "-q", "--no-write"]) == ExitCode.CHECK_FAILED
     assert capsys.readouterr().out.startswith("demo: FAILED")
     assert main(["nightly", "--dry-run"]) == ExitCode.CHECK_FAILED
     assert "demo: dry run, nothing is written: 12 planned edits:" in capsys.readouterr().err
+
+
+TABLE = "who,rep,acc\ngrpo,1,0.5\ngrpo,2,0.25\ntis,1,0.75\ntis,2,0.5\n"
+
+
+def tables(*audits: str) -> None:
+    """A table in this folder, and a configuration with these audits of it."""
+    Path("runs.csv").write_text(TABLE)
+    Path("pth-tracker.yaml").write_text("audits:\n" + "".join(f"  - {{paths: runs.csv, {one}}}\n" for one in audits))
+
+
+def test_past_audits_of_files_need_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PTH_TRACKER_CACHE", str(tmp_path / "cache"))
+    tables("name: a, columns: 'arm=who,seed=rep,value=acc'")
+    main(["nightly"])
+    capsys.readouterr()
+    assert main(["trend"]) == ExitCode.OK and capsys.readouterr().out.startswith("a: files in files at ")
+
+
+@pytest.mark.parametrize("columns", ["'arm=who,seed=rep,value=acc'", "[arm=who, seed=rep, value=acc]"])
+def test_columns_name_those_of_a_table_as_the_option_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, columns: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables(f"name: a, columns: {columns}, outputs: nightly.json")
+    main(["nightly", "--no-cache", "--cache", "cache"])
+    option = [part for one in ("arm=who", "seed=rep", "value=acc") for part in ("--columns", one)]
+    main(["audit", "runs.csv", *option, "-o", "audit.json"])
+    expected = [("grpo", "1"), ("grpo", "2"), ("tis", "1"), ("tis", "2")]
+    for name in ("nightly.json", "audit.json"):
+        report = json.loads(Path(name).read_text())
+        assert [(run["arm"], run["seed"]) for run in report["runs"]] == expected
+
+
+def test_columns_of_what_is_no_file_are_refused(lab: Path, demo_store: Path, capsys: Capture) -> None:
+    configure(lab, f"sqlite:///{demo_store}", "columns: arm=who")
+    assert main(["nightly", "--no-write"]) == ExitCode.USAGE
+    assert "--columns names the columns of tables in files, and what is audited is mlflow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("extra", [[], ["--dry-run"], ["--cron", "0 3 * * *"]])
+def test_reports_that_cannot_be_written_are_told_before_the_first_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, extra: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = "columns: 'arm=who,seed=rep,value=acc'"
+    tables(f"name: a, {columns}, outputs: a.json", f"name: b, {columns}, outputs: [b.json, none/b.html]")
+    assert main(["nightly", "--cache", "cache", *extra]) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert "pth-tracker.yaml:3 at audits.1.outputs.1: cannot write" in captured.err and captured.err.count("\n") == 1
+    assert captured.out == "" and sorted(path.name for path in tmp_path.iterdir()) == ["pth-tracker.yaml", "runs.csv"]
+    assert main(["nightly", "--cache", "cache", "--only", "a", *extra[:1]]) != ExitCode.USAGE or "--cron" in extra
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOLCK, "No locks available"), OSError(errno.ENOTSUP, "Not supported"),
+              NotImplementedError("FileSystem does not appear to support flock")],
+)  # fmt: skip
+def test_a_filesystem_without_locks_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, error: Exception
+) -> None:
+    import filelock
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    tables("name: a, columns: 'arm=who,seed=rep,value=acc'")
+    assert main(["nightly", "--cache", "cache"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "internal error" not in said and said.count("\n") == 1
+    assert (
+        "cache/nightly-" in said and ".lock'" in said and "name a folder on a disk of this machine with --cache" in said
+    )
 
 
 def test_standard_output_that_is_full_stops_no_audit(

@@ -155,3 +155,61 @@ def test_addresses_without_a_secret_may_stand_in_the_file(tmp_path: Path, url: s
 
 def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
     assert "is no notification address" in refused(tmp_path, entry("notify: somebody"))
+
+
+LOCAL = {
+    "sqlite:///runs/mlflow.db": "sqlite:///{folder}/runs/mlflow.db",
+    "sqlite:///mlflow.db": "sqlite:///{folder}/mlflow.db",
+    "sqlite+pysqlite:///mlflow.db?timeout=5": "sqlite+pysqlite:///{folder}/mlflow.db?timeout=5",
+    "mlflow:sqlite:///mlflow.db": "mlflow:sqlite:///{folder}/mlflow.db",
+    "./mlruns": "{folder}/mlruns",
+    "mlruns": "{folder}/mlruns",
+    "../elsewhere": "{folder}/../elsewhere",
+    "mlflow.db": "{folder}/mlflow.db",
+    "./wandb": "{folder}/wandb",
+    "file:./mlruns": "file:{folder}/mlruns",
+    "files:logs/run.jsonl": "files:{folder}/logs/run.jsonl",
+}
+"""A relative store to what it is in full."""
+AS_WRITTEN = (
+    "sqlite:////var/lib/mlflow.db", "/var/lib/mlruns", "http://mlflow:5000", "https://api.wandb.ai/my-team", "wandb",
+    "my-team", "postgresql://audit@db/mlflow", "file:///var/lib/mlruns", "databricks",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LOCAL)
+def test_a_relative_store_is_found_from_the_files_folder(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, elsewhere = tmp_path / "lab", tmp_path / "other"
+    lab.mkdir()
+    elsewhere.mkdir()
+    (lab / "mlruns").mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert load(lab, entry(f"tracker: {text}")).audits[0].locations == (LOCAL[text].format(folder=lab),)
+    monkeypatch.chdir(tmp_path)
+    (audit,) = load_configuration(Path("lab/pth-tracker.yaml"), {}).audits
+    assert audit.locations == (LOCAL[text].format(folder=lab),)
+
+
+@pytest.mark.parametrize("text", AS_WRITTEN)
+def test_what_is_no_relative_store_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "wandb").mkdir()
+    assert load(tmp_path, entry(f"tracker: '{text}'")).audits[0].locations == (text,)
+
+
+@pytest.mark.parametrize("touch", [True, False])
+@pytest.mark.parametrize(
+    ("output", "words"), [("none/r.json", "there is no folder"), ("folder.json", "it is a folder; name a file")]
+)
+def test_reports_that_cannot_be_written_are_told_with_file_line_and_key(
+    tmp_path: Path, touch: bool, output: str, words: str
+) -> None:
+    (tmp_path / "folder.json").mkdir()
+    found = load(tmp_path, FULL.replace("reports/stale.json, reports/stale.txt", f"ok.json, {output}"))
+    with pytest.raises(DesignError) as caught:
+        found.check_outputs(found.audits, touch=touch)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path}/pth-tracker.yaml:13 at audits.0.outputs.1: cannot write") and words in said
+    found.check_outputs(found.audits[1:], touch=touch)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.json", "pth-tracker.yaml"]

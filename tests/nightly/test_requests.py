@@ -64,7 +64,7 @@ def test_a_quiet_night_asks_an_mlflow_server_for_the_listing_alone(
         second = Counter(path.rpartition("mlflow/")[2] for path in between.requests)
     assert first["runs/log-batch"] >= 4 and first["metrics/get-history-bulk"] > 0
     assert second == {"experiments/search": 1, "experiments/get-by-name": 1, "runs/search": 1}
-    assert "4 examinations kept" in capsys.readouterr().err
+    assert "4 unchanged and not read again" in capsys.readouterr().err
 
 
 def mutations(seen: list[Request]) -> int:

@@ -32,7 +32,10 @@ def test_new_and_resolved_findings_are_named_and_open_ones_counted() -> None:
 def test_a_first_audit_names_nothing_as_new() -> None:
     audit = full_audit()
     audit.since_last = replace(since(audit), audited_at=None)
-    assert news.heading(since(audit)) == "First audit kept: 1 finding to start from" and news.lines(audit) == []
+    assert (
+        news.heading(since(audit)) == "The first audit of this name: 1 finding to start from"
+        and news.lines(audit) == []
+    )
 
 
 def test_where_there_is_nothing_that_is_said() -> None:

@@ -6,6 +6,7 @@ functions are those of `FUNCTIONS` and of the caller. Powers and long text are b
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -36,6 +37,9 @@ def _parsed(expression: str) -> Any:
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(f"an expression may have {MAX_LENGTH} characters, this one has {len(expression)}")
     try:
+        statements = ast.parse(expression.strip()).body
+        if len(statements) > 1 or not all(isinstance(one, ast.Expr) for one in statements):
+            raise ExpressionError(f"{expression!r} is no expression: give one value to compute, and no statement")
         return simpleeval.SimpleEval.parse(expression)
     except (simpleeval.InvalidExpression, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{expression!r} is no expression: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib.metadata import EntryPoint
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,10 @@ def test_passwords_are_taken_out(uri: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "location", ["nowhere", "nowhere.db", "./mlruns", "~/no/where", "x" * 5000, "no:where", "a\0b"]
 )
-def test_a_path_that_does_not_exist_is_said_not_to(location: str) -> None:
+def test_a_path_that_does_not_exist_is_said_not_to(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="does not exist: give an existing file or folder") as caught:
         tracker.adapter_for(location)
     assert "nothing here reads" not in str(caught.value)

@@ -145,7 +145,7 @@ FILE_SOURCES = (
     Row(FILES, "file unreadable to the user", "listing", TRACKER, ("ppo-seed41", "Permission denied"),
         Written.READ_ONLY),
     Row(FILES, "run deleted", "histories", FAILED, (), Written.READ_ONLY),
-    Row(FILES, "nothing there", "listing", USAGE, ("nothing",), Written.READ_ONLY),
+    Row(FILES, "nothing there", "listing", USAGE, ("does not exist",), Written.READ_ONLY),
 )  # fmt: skip
 
 KEPT = (

@@ -32,17 +32,15 @@ class ExpressionError(UsageError):
 
 @lru_cache(maxsize=512)
 def _parsed(expression: str) -> Any:
-    import simpleeval
-
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(f"an expression may have {MAX_LENGTH} characters, this one has {len(expression)}")
     try:
         statements = ast.parse(expression.strip()).body
-        if len(statements) > 1 or not all(isinstance(one, ast.Expr) for one in statements):
-            raise ExpressionError(f"{expression!r} is no expression: give one value to compute, and no statement")
-        return simpleeval.SimpleEval.parse(expression)
-    except (simpleeval.InvalidExpression, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{expression!r} is no expression: {error}") from error
+    if len(statements) != 1 or not isinstance(statements[0], ast.Expr):
+        raise ExpressionError(f"{expression!r} is no expression: give one value to compute, and no statement")
+    return statements[0]
 
 
 def evaluate(

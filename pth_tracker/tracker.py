@@ -14,10 +14,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
 from pathlib import Path
@@ -341,19 +340,20 @@ def with_columns(tracker: Tracker, columns: Sequence[str]) -> Tracker:
     return load_adapter(FILES).open_tracker([*tracker.address.locations, *(f"columns:{one}" for one in columns)])
 
 
-def project_hint(wanted: str, projects: Callable[[], Iterable[str]]) -> str:
+def project_hint(wanted: str, projects: Iterable[str]) -> str:
     """What continues the error for a project that is not there: the existing name that ``wanted`` is close to.
 
-    ``""`` where none is close, or where ``projects`` cannot be listed: the error is that the project is not there.
+    ``""`` where none is close, or where ``projects``, listed on the way, cannot be: the error is that the project is
+    not there.
 
-    >>> project_hint("stale-samplr", lambda: ["stale-sampler", "rewards"])
+    >>> project_hint("stale-samplr", ["stale-sampler", "rewards"])
     "; did you mean 'stale-sampler'?"
     """
     if not wanted:
         return ""
     try:
-        names = list(islice(projects(), MAX_PROJECTS))
-    except Exception:
+        names = list(islice(projects, MAX_PROJECTS))
+    except Exception:  # SDKs raise anything, and what is told already is what went wrong
         return ""
     close = difflib.get_close_matches(wanted, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -385,7 +385,7 @@ def find_tracker(project: str, locations: Sequence[str]) -> tuple[Tracker, str]:
         tracker = load_adapter(name).open_tracker([candidate.location])
         if order == 0 and project not in (held := tracker.projects()):
             holds = ", ".join(held[:5]) or "nothing"
-            meant = project_hint(project, partial(iter, held))
+            meant = project_hint(project, held)
             passed_over.append(f"; {candidate.location} is here and holds {holds}{meant}")
             tracker.close()
             continue

@@ -58,7 +58,7 @@ def test_a_path_that_does_not_exist_is_said_not_to(
     ],
 )
 def test_a_misspelt_project_is_told_from_one_that_is_not_there(wanted: str, there: list[str], hint: str) -> None:
-    assert tracker.project_hint(wanted, lambda: there) == hint
+    assert tracker.project_hint(wanted, there) == hint
 
 
 @pytest.mark.parametrize("error", [TrackerError("down"), OSError("gone"), KeyError("x")])
@@ -67,13 +67,11 @@ def test_projects_that_cannot_be_listed_give_no_hint_and_no_error(error: Excepti
         yield "rewards"
         raise error
 
-    assert tracker.project_hint("reward", failing) == ""
+    assert tracker.project_hint("reward", failing()) == ""
 
 
 def test_endless_projects_give_a_hint_all_the_same() -> None:
-    assert (
-        tracker.project_hint("reward-77", lambda: (f"reward-{n}" for n in count(76))) == "; did you mean 'reward-77'?"
-    )
+    assert tracker.project_hint("reward-77", (f"reward-{n}" for n in count(76))) == "; did you mean 'reward-77'?"
 
 
 def test_addresses_travel() -> None:

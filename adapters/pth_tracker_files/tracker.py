@@ -75,7 +75,7 @@ class FilesTracker:
         if query.project and query.project not in (known := self.projects()):
             raise ProjectNotFound(
                 f"there is no experiment {query.project!r} in these files; they hold {', '.join(known)}"
-                f"{project_hint(query.project, lambda: known)}"
+                f"{project_hint(query.project, known)}"
                 if known
                 else f"files have no projects: leave out {query.project!r} and name files or folders"
             )

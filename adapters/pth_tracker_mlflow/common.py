@@ -188,4 +188,4 @@ def no_such_experiment(
     more = len(existing) - len(shown)
     listed = ", ".join(map(repr, shown)) + (f" and {more} more" if more > 0 else "")
     asked = f"there is no experiment {name!r}" if name else "no experiment is named (--project)"
-    return ProjectNotFound(f"{asked} in {where}, which holds {listed}{project_hint(name, lambda: sorted(existing))}")
+    return ProjectNotFound(f"{asked} in {where}, which holds {listed}{project_hint(name, sorted(existing))}")

@@ -122,7 +122,7 @@ class LocalTracker:
             if not any(one.is_of(query.project) for one in listed):
                 names = sorted({one.project for one in listed} - {""})
                 known = ", ".join(names) or "none that can be told"
-                meant = project_hint(query.project.rpartition("/")[2], lambda: names)
+                meant = project_hint(query.project.rpartition("/")[2], names)
                 raise ProjectNotFound(
                     f"no run in {self._address} belongs to {query.project!r}; its projects: {known}{meant}"
                 )

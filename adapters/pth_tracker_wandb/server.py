@@ -64,8 +64,8 @@ class ServerTracker:
             raise self._session.failure(error) from None
 
     def _projects_of(self, entity: str) -> Iterator[str]:
-        found = self._session.fresh_api().projects(entity, per_page=1000)
-        return (project.name for project in found)
+        for project in self._session.fresh_api().projects(entity, per_page=1000):
+            yield project.name
 
     def _project(self, name: str) -> tuple[str, str]:
         entity, _, project = name.rpartition("/")
@@ -95,7 +95,7 @@ class ServerTracker:
         try:
             yield from pages(self._session, document, entity, project, filters)
         except ProjectNotFound as error:
-            raise ProjectNotFound(f"{error}{project_hint(project, lambda: self._projects_of(entity))}") from None
+            raise ProjectNotFound(f"{error}{project_hint(project, self._projects_of(entity))}") from None
 
     def histories(
         self, requests: Sequence[tuple[RunRef, Collection[str] | None]]

@@ -85,7 +85,7 @@ def _refuse(project: str, known: Sequence[str], path: Path) -> NoReturn:
         raise NothingSelected(f"no past audits are kept in {path}: pth-tracker nightly keeps them")
     if not project:
         raise UsageError(f"name the project with --project; there are past audits of {there}")
-    hint = project_hint(project, lambda: known)
+    hint = project_hint(project, known)
     raise NothingSelected(f"no past audits of {project} are kept in {path}, but of {there}{hint}")
 
 

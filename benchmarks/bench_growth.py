@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_mlflow import fill
-from processes import measured
+from bench_mlflow import PROJECT, fill
+from measuring import measured
 from scale import METRICS, parameters, values
 from table import Row
 
@@ -28,7 +28,7 @@ from pth_tracker.engine import Options, audit
 from pth_tracker_mlflow import open_tracker
 before = sum(os.times()[:4])
 tracker = open_tracker(["sqlite:///" + sys.argv[1]])
-found = audit(tracker, Options(project="bench"))
+found = audit(tracker, Options(project=sys.argv[2]))
 print("AUDITED", sum(os.times()[:4]) - before, len(found.runs))
 """
 
@@ -39,7 +39,7 @@ def grow(folder: Path, what: str, sizes: list[tuple[int, int]]) -> Iterator[Row]
     for runs, steps in sizes:
         store = folder / f"{what}-{runs}-{steps}.db"
         fill(store, runs, steps, METRICS, values, parameters)
-        done = measured([sys.executable, "-c", AUDIT, str(store)], folder, memory=True)
+        done = measured([sys.executable, "-c", AUDIT, str(store), PROJECT], folder, memory=True)
         seconds, audited = done.output.rpartition("AUDITED")[2].split()
         if int(audited) != runs:
             raise RuntimeError(f"{audited} of {runs} runs were audited: {done.output[-2000:]}")
@@ -53,9 +53,9 @@ def grow(folder: Path, what: str, sizes: list[tuple[int, int]]) -> Iterator[Row]
         yield Row(f"audit, growing in {what}: peak memory", size, done.peak, "MB")
         if before:
             added = 1024 * (now[2] - before[2]) / (now[0] - before[0])
-            unit, most = ("KB a run", KB_A_RUN) if what == "runs" else ("KB / 1k steps", None)
-            if (runs, steps) != sizes[-1]:
-                most = None  # between small sizes, what is loaded once counts
+            unit = "KB a run" if what == "runs" else "KB / 1k steps"
+            # Between small sizes, what is loaded once counts.
+            most = KB_A_RUN if what == "runs" and (runs, steps) == sizes[-1] else None
             yield Row(f"audit, growing in {what}: memory added", size, added, unit, most=most)
         before = now
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import timed
 from table import Row
 
 from pth_tracker.runs import History
@@ -130,13 +131,6 @@ def read_with_tracker(uri: str, keys: Sequence[str]) -> int:
         points += sum(len(answer.series(key)[0]) for key in answer.values)
     tracker.close()
     return points
-
-
-def timed(call: Any, *arguments: Any) -> tuple[float, int]:
-    """Seconds and the result of ``call``."""
-    start = time.perf_counter()
-    result = call(*arguments)
-    return time.perf_counter() - start, result
 
 
 def rows(quick: bool) -> Iterator[Row]:

@@ -7,17 +7,16 @@ after another in this process, on a warm page cache, and yield the same values (
 
 from __future__ import annotations
 
-import resource
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from measuring import cpu_seconds
 from table import Row
 
 RUNS, UPDATES = 8, 5_000
 QUICK_RUNS, QUICK_UPDATES = 2, 100
 TAGS = ("train/loss", "train/reward", "train/approx_kl", "train/clip_fraction", "eval/score")
-ROUNDS = 3
 
 
 def write_run(folder: Path, updates: int) -> str:
@@ -30,17 +29,6 @@ def write_run(folder: Path, updates: int) -> str:
             writer.add_scalar(tag, (step + number) / 7, step)
     writer.close()
     return str(folder)
-
-
-def cpu_seconds(read: Callable[[str], int], folders: Sequence[str]) -> tuple[float, int]:
-    """The least processor seconds that reading all ``folders`` takes, and how many points they hold."""
-    best, points = float("inf"), 0
-    for _ in range(ROUNDS):
-        start = resource.getrusage(resource.RUSAGE_SELF)
-        points = sum(read(folder) for folder in folders)
-        end = resource.getrusage(resource.RUSAGE_SELF)
-        best = min(best, end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
-    return best, points
 
 
 def read_ours(folder: str) -> int:
@@ -73,7 +61,8 @@ def rows(quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as temporary:
         folders = [write_run(Path(temporary) / f"run{number}", updates) for number in range(runs)]
         ours, found = cpu_seconds(read_ours, folders)
-        theirs, points = cpu_seconds(read_theirs, folders)
-    if found != points:
-        raise RuntimeError(f"{found} points were read, and {points} by TensorBoard's accumulator")
+        theirs, reference = cpu_seconds(read_theirs, folders)
+    points = sum(reference)
+    if found != reference:
+        raise RuntimeError(f"{sum(found)} points were read, and {points} by TensorBoard's accumulator")
     yield Row("TensorBoard histories", f"{runs} files, {points:,} points", ours, "CPU s", "EventAccumulator", theirs)

@@ -13,18 +13,17 @@ judges check 1 and 2, ours 1 to 4.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from processes import measured
+from measuring import ROUNDS, cpu_seconds, measured
 from table import Row
 
 import verl_logs
@@ -32,7 +31,6 @@ import verl_logs
 FILES, BYTES = 40, 200 << 20
 QUICK_FILES, QUICK_BYTES = 4, 4 << 20
 WHOLE, PER_CORE, MEMORY_MB = 4.0, 3.5, 300
-ROUNDS = 3
 UPDATES = 400
 KEYS = tuple(verl_logs.metrics("0.7.1", 1))
 _WORDS = "so the total is 48 / 2 = 24 clips and 48 + 24 = 72 therefore we have <<48+24=72>> #### answer".split()
@@ -94,18 +92,6 @@ def write_set(folder: Path, files: int, size: int, rollouts: bool) -> list[str]:
     return paths
 
 
-def cpu_seconds(read: Callable[[str], object], paths: Sequence[str]) -> float:
-    """The least processor seconds that reading all ``paths`` takes in this process, on one core."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = resource.getrusage(resource.RUSAGE_SELF)
-        for path in paths:
-            read(path)
-        end = resource.getrusage(resource.RUSAGE_SELF)
-        best = min(best, end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
-    return best
-
-
 def read_ours(path: str) -> None:
     """One log, as the files adapter reads it."""
     from pth_tracker_files import verl_log
@@ -135,7 +121,7 @@ def measure(name: str, paths: list[str], folder: Path) -> Iterator[Row]:
     floor = [measured(["grep", "-c", "step:", *paths]) for _ in range(ROUNDS)]
     wall, reference_wall, floor_wall = (min(one.seconds for one in rounds) for rounds in (ours, theirs, floor))
     cpu, reference_cpu = (min(one.cpu for one in rounds) for rounds in (ours, theirs))
-    reading, reference = cpu_seconds(read_ours, paths), cpu_seconds(read_theirs, paths)
+    (reading, _), (reference, _) = cpu_seconds(read_ours, paths), cpu_seconds(read_theirs, paths)
     size = f"{len(paths)} logs, {sum(Path(path).stat().st_size for path in paths) / 2**20:.0f} MB"
     yield Row(f"verl logs of {name}: command", size, wall, "s", "pth verl", reference_wall, WHOLE)
     yield Row(f"verl logs of {name}: command, all cores", size, cpu, "CPU s", "pth verl", reference_cpu)

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from pth_tracker_wandb import open_tracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from measuring import timed
 from table import Row
 
 from wandb_server.server import Request, WandbServer
@@ -105,13 +105,6 @@ def per_run(server: WandbServer, project: str, count: int, **attributes: Any) ->
 
 def _kind(request: Request) -> str:
     return request.operation if request.kind == "graphql" else request.kind
-
-
-def timed(call: Any, *arguments: Any) -> tuple[float, int]:
-    """Seconds and the result of ``call``."""
-    start = time.perf_counter()
-    result = call(*arguments)
-    return time.perf_counter() - start, result
 
 
 def read_with_tracker(project: str, keys: list[str]) -> int:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from bench_mlflow import served
-from processes import Measured, measured
+from measuring import Measured, measured
 
 from postgres import postgres_cluster
 

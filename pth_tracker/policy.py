@@ -26,20 +26,20 @@ def selected_rules(design: Design | None, select: Sequence[str], ignore: Sequenc
     Raises:
         UsageError: a slug is no rule's; a DesignError where the design names it.
     """
-    levels = design.rules.levels if design else {}
+    base = design or Design()
+    levels = base.rules.levels
     for slug in (*select, *ignore):
         find_rule(slug)
     declared: list[tuple[tuple[str | int, ...], str]] = [(("rules", "levels", slug), slug) for slug in levels]
-    declared += [(("ignore", place, "rule"), entry.rule) for place, entry in enumerate(design.ignore if design else ())]
-    for place, claim in enumerate(design.claims if design else ()):
+    declared += [(("ignore", place, "rule"), entry.rule) for place, entry in enumerate(base.ignore)]
+    for place, claim in enumerate(base.claims):
         if isinstance(claim.expect, NoFinding):
             declared += [(("claims", place, "expect", "no_finding"), slug) for slug in claim.expect.no_finding]
     for where, slug in declared:
         try:
             find_rule(slug)
         except UsageError as error:
-            assert design is not None
-            raise design.error(str(error), *where) from error
+            raise base.error(str(error), *where) from error
     off = {*ignore, *(slug for slug, level in levels.items() if level == "off")}
     return tuple(rule for rule in all_rules() if rule.slug not in off and (not select or rule.slug in select))
 

@@ -47,12 +47,12 @@ def table_of(text: bytes, keys: Sequence[bytes], count: int) -> Floats | None:
     The lines are separated by line feeds.
     """
     columns = 1 + len(keys)
-    if text.count(b":") != columns * count:
+    if not _is_regular(text, columns * count, (2 * columns - 1) * count):
         return None
     parts = text.replace(b":", b" ").split()
     if len(parts) != 3 * columns * count or parts[::3].count(b"-") != columns * count:
         return None
-    if parts[1::3] != [b"step", *keys] * count or not _is_regular(text, columns * count, (2 * columns - 1) * count):
+    if parts[1::3] != [b"step", *keys] * count:
         return None
     steps = parts[2 :: 3 * columns]
     if not b"".join(steps).isdigit() or max(map(len, steps)) > MAX_STEP_DIGITS:

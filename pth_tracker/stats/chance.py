@@ -57,13 +57,8 @@ def tie_share(values: npt.ArrayLike) -> float:
     m = len(rows)
     if m < 2:
         return 0.0
-    if rows.shape[1] == 1:
-        ordered = np.sort(rows[:, 0])
-        counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))).astype(
-            np.float64
-        )
-    else:
-        counts = np.unique(rows, axis=0, return_counts=True)[1].astype(np.float64)
+    rows = rows[:, 0] if rows.shape[1] == 1 else rows
+    counts = np.unique(rows, axis=0 if rows.ndim > 1 else None, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1)).sum()) / (m * (m - 1.0))
 
 

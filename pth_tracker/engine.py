@@ -26,6 +26,7 @@ from pth_tracker.model import Audit, AuditedRun, Coverage, Finding, Level, Outco
 from pth_tracker.policy import apply_policy, gather, selected_rules
 from pth_tracker.runs import Run, RunError, RunRef
 from pth_tracker.tracker import Query, Tracker
+from pth_tracker.values import listed
 from pth_tracker.vocabulary.detect import GENERIC
 from pth_tracker.vocabulary.load import Vocabulary, load_vocabulary
 
@@ -262,7 +263,7 @@ def _notes(tracker: Tracker, comparison: Comparison) -> list[str]:
         notes.append(comparison.undecided)
     strange = [member.run.label for member in comparison.members if member.run.framework == GENERIC]
     if strange:
-        shown = ", ".join(strange[:SHOWN]) + (f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else "")
+        shown = listed(strange, SHOWN)
         notes.append(
             f"of no known framework: {shown}; read by the names in general use, whose exact meaning is not known "
             "(--vocabulary FILE teaches them)"

@@ -265,6 +265,16 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-(limit // 2 - 3) :]}"
 
 
+def listed(texts: Iterable[str], most: int = 8) -> str:
+    """The texts in a row, and how many there are beyond the first ``most``.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    every = list(texts)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
 def without_secrets(value: Value) -> Value:
     """``value`` without the secrets within it: values of secret keys, and what looks like a secret in text."""
     if isinstance(value, dict):

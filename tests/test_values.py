@@ -22,6 +22,7 @@ from pth_tracker.values import (
     canonical_value,
     identity_text,
     is_secret,
+    listed,
     same_value,
     show_value,
     to_json_value,
@@ -345,3 +346,9 @@ def test_json_values(value: Any, data: Any) -> None:
     got = to_json_value(value)
     assert got == data and type(got) is type(data)
     json.dumps(got, allow_nan=False)
+
+
+def test_a_row_of_texts_says_how_many_it_leaves_out() -> None:
+    assert listed([], 2) == "" and listed(["a"], 2) == "a" and listed(iter("ab"), 2) == "a, b"
+    assert listed(dict.fromkeys("abcd"), 2) == "a, b and 2 more"
+    assert listed(map(str, range(9))) == "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"

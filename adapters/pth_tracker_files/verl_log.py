@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from pth_tracker.runs import History, RunError, RunState, SourceRun
-from pth_tracker.values import canonical_value, show_value, value_key
+from pth_tracker.values import canonical_value, listed, show_value, value_key
 from pth_tracker_files.hydra import hydra_files
 from pth_tracker_files.naming import as_text
 from pth_tracker_files.sources import HEAD_BYTES, LoadedRun, open_regular, ref_for, revision_of
@@ -272,7 +272,7 @@ def _configuration(path: Path, starts: Sequence[int]) -> tuple[Mapping[str, obje
             )
             keys = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
             if keys:
-                shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+                shown = listed(keys, 5)
                 notes.append(
                     f"the log prints several configurations, the last before the steps counts; differing: {shown}"
                 )

@@ -24,7 +24,7 @@ from pth_tracker.checks.stability import judge_curve
 from pth_tracker.design.comparison import Cell, CellKey, Comparison, Member, Pair, shown_values
 from pth_tracker.design.expectations import Better, NoFinding, OfQuantity, OfValue, OnlyDifferIn, Stable
 from pth_tracker.model import Coverage, Finding, Level, Outcome
-from pth_tracker.values import Value, same_value, show_value, value_key
+from pth_tracker.values import Value, listed, same_value, show_value, value_key
 
 NAMED: Final = 6
 """Runs or fields that a sentence names at most."""
@@ -80,7 +80,7 @@ def _nobody(arms: Sequence[str], conditions: Mapping[str, Value]) -> str:
 
 def _labels(members: Iterable[Member]) -> str:
     labels = sorted(member.run.label for member in members)
-    return ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+    return listed(labels, NAMED)
 
 
 def _both(results: Sequence[bool | None]) -> bool | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -12,16 +12,12 @@ from pth_tracker.design.comparison import Cell, Member, Pair, differing_keys, ke
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import Floats
 from pth_tracker.stats.seams import LR_CHANGE, lr_difference
-from pth_tracker.values import Maybe
+from pth_tracker.values import Maybe, listed
 
 SHOWN: Final = 6
 """Fields or commits that a detail names at most."""
 LEAST_RATES: Final = 10
 """Common updates below which two schedules are not compared."""
-
-
-def _few(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:SHOWN]) + (f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else "")
 
 
 def judge_code_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
@@ -53,7 +49,7 @@ def judge_code_differs(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:
             Level.WARN if single else Level.INFO,
             f"{pair.a} and {pair.b} were run with different code"
             + ("" if single else f": the {name} changes from launch to launch"),
-            f"{name} {_few(a)} against {_few(b)}.",
+            f"{name} {listed(a, SHOWN)} against {listed(b, SHOWN)}.",
             {"kind": name, "a": a, "b": b},
             basis=pair.comparison.basis,
             runs=keys_of(pair.members),

@@ -11,7 +11,7 @@ from typing import Final
 from pth_tracker.checks.subjects import RunView
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
 from pth_tracker.plain_yaml import load_yaml
-from pth_tracker.values import MAX_LITERAL, Maybe, Value, canonical_value, is_secret, same_value, show_value
+from pth_tracker.values import MAX_LITERAL, Maybe, Value, canonical_value, is_secret, listed, same_value, show_value
 from pth_tracker.vocabulary.canonicalise import Reading
 
 SHOWN: Final = 6
@@ -171,7 +171,7 @@ def judge_override_lost(view: RunView, met: frozenset[str]) -> Iterator[Finding]
     for kind, fields in lost.items():
         if not fields:
             continue
-        named = ", ".join(list(fields)[:2]) + (f" and {len(fields) - 2} more" if len(fields) > 2 else "")
+        named = listed(fields, 2)
         yield Finding(
             2,
             Level.FAIL,
@@ -303,7 +303,7 @@ def judge_label_contradicts_config(view: RunView, met: frozenset[str]) -> Iterat
                     found.setdefault(key, f"the {kind} says {named.text}, {key} is {_show(hidden, value)}")
     if not found:
         return
-    named_fields = ", ".join(list(found)[:2]) + (f" and {len(found) - 2} more" if len(found) > 2 else "")
+    named_fields = listed(found, 2)
     yield Finding(
         2,
         Level.WARN,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 from pth_tracker.checks.order_index import IDENTITY, data_orders, parted_orders
@@ -11,7 +11,7 @@ from pth_tracker.design.comparison import Comparison, Member
 from pth_tracker.design.stitch import boundary_changes
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
 from pth_tracker.stats.orders import Alignment
-from pth_tracker.values import is_secret, show_value, value_key
+from pth_tracker.values import is_secret, listed, show_value, value_key
 from pth_tracker.vocabulary.detect import matches_any
 
 SHOWN: Final = 8
@@ -60,7 +60,7 @@ def judge_shared_data_order(comparison: Comparison, met: frozenset[str]) -> Iter
             2,
             Level.FAIL,
             f"{len(involved)} runs that claim {len(set(claims.values()))} data seeds read one data order",
-            f"{_listed(f'{member.run.label} (seed {claims[member.key]})' for member in involved)}. {told}.",
+            f"{listed(f'{member.run.label} (seed {claims[member.key]})' for member in involved)}. {told}.",
             {
                 "claimed": {member.run.label: claims[member.key] for member in involved},
                 "pairs": [_shown(comparison, a, b, alignment) for a, b, alignment in evidence[:SHOWN]],
@@ -98,11 +98,6 @@ def _shown(comparison: Comparison, a: str, b: str, alignment: Alignment) -> dict
         "lag": alignment.lag,
         "offset": list(alignment.offset),
     }
-
-
-def _listed(texts: Iterator[str] | Sequence[str]) -> str:
-    every = list(texts)
-    return ", ".join(every[:SHOWN]) + (f" and {len(every) - SHOWN} more" if len(every) > SHOWN else "")
 
 
 def judge_one_data_order(comparison: Comparison, met: frozenset[str]) -> Iterator[Finding]:
@@ -197,7 +192,7 @@ def judge_unstable_data_order(comparison: Comparison, met: frozenset[str]) -> It
             2,
             Level.WARN,
             f"{len(involved)} runs of the data order {members[0].seed.order!r} read {len(parted)} different ones",
-            "; ".join(_listed(m.run.label for m in group) for group in groups)
+            "; ".join(listed(m.run.label for m in group) for group in groups)
             + f": their batches part{start}. The data file, the sampler or the order changed.",
             {
                 "order": members[0].seed.order,
@@ -264,7 +259,7 @@ def judge_resume_changes_run(comparison: Comparison, met: frozenset[str]) -> Ite
         yield Finding(
             2,
             Level.FAIL if uneven and arm else Level.WARN,
-            f"{_listed(labels)} changed when resumed" + (f", in {arm} alone" if uneven and len(affected) == 1 else ""),
+            f"{listed(labels)} changed when resumed" + (f", in {arm} alone" if uneven and len(affected) == 1 else ""),
             " ".join(f"{label}: {'; '.join(changes)}." for label, changes in zip(labels, list(runs.values())[:SHOWN])),
             {"changes": dict(zip(labels, runs.values()))},
             basis=comparison.basis,

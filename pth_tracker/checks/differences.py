@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pth_tracker.design.comparison import Cell, Comparison, Member, Pair, differing_keys, shown_values
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
-from pth_tracker.values import MISSING, is_secret, same_value, value_key
+from pth_tracker.values import MISSING, is_secret, listed, same_value, value_key
 
 FEW_FIELDS: Final = 3
 """Inferred arms of single runs are compared only where they differ in at most so many fields."""
@@ -161,7 +161,7 @@ def judge_undeclared_difference(pair: Pair, met: frozenset[str]) -> Iterator[Fin
             continue
         shown = [f"{key}: {_values(pair, key, True)} against {_values(pair, key, False)}" for key in keys[:SHOWN]]
         more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-        named = ", ".join(keys[:2]) + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")
+        named = listed(keys, 2)
         yield Finding(
             2,
             Level.WARN if declared else Level.INFO,
@@ -231,7 +231,7 @@ def judge_drift_within_arm(cell: Cell, met: frozenset[str]) -> Iterator[Finding]
         return
     shown = [f"{key}: {shown_field(key, members)}" for key in fields[:SHOWN]]
     more = f" and {len(fields) - SHOWN} more" if len(fields) > SHOWN else ""
-    named = ", ".join(fields[:2]) + (f" and {len(fields) - 2} more" if len(fields) > 2 else "")
+    named = listed(fields, 2)
     yield Finding(
         2,
         Level.WARN,

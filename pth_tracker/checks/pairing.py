@@ -14,7 +14,7 @@ from pth_tracker.checks.paired_results import result_of, shown_interval, shown_u
 from pth_tracker.design.comparison import Comparison, Member, Pair, keys_of, side_members
 from pth_tracker.model import Finding, Level, Rule, Scope, branch
 from pth_tracker.runs import RunState
-from pth_tracker.values import value_key
+from pth_tracker.values import listed, value_key
 from pth_tracker.vocabulary.detect import find_keys
 
 PROGRESSED: Final = 0.9
@@ -155,7 +155,7 @@ def _other_score(pair: Pair, one: Tally) -> bool:
 
 def _named(members: Sequence[Member]) -> str:
     labels = [m.run.label + (f" ({m.why_not})" if m.why_not else "") for m in members]
-    return ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
+    return listed(labels, NAMED)
 
 
 def judge_pooled_ordering(pair: Pair, met: frozenset[str]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from pth_tracker import stats
 from pth_tracker.checks.differences import constant_values, shown_field
 from pth_tracker.design.comparison import Member, Pair, keys_of, side_members
 from pth_tracker.model import Basis, Finding, Level, Rule, Scope, branch
-from pth_tracker.values import MISSING, same_value
+from pth_tracker.values import MISSING, listed, same_value
 from pth_tracker.vocabulary.detect import mangled, matches_any
 
 SHOWN: Final = 6
@@ -47,8 +47,7 @@ def judge_score_not_comparable(pair: Pair, met: frozenset[str]) -> Iterator[Find
     if problems:
         said = "; ".join(problems)
     elif fields:
-        said = f"their evaluations differ in {', '.join(fields[:2])}"
-        said += f" and {len(fields) - 2} more" if len(fields) > 2 else ""
+        said = f"their evaluations differ in {listed(fields, 2)}"
     else:
         return
     shown = [

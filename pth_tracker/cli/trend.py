@@ -78,9 +78,9 @@ def _refuse(project: str, known: Sequence[str], path: Path) -> NoReturn:
         NothingSelected: there are none of this project, or none at all.
     """
     from pth_tracker.tracker import project_hint
+    from pth_tracker.values import listed
 
-    there = ", ".join(name or "files" for name in known[:SHOWN])
-    there += f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    there = listed([name or "files" for name in known], SHOWN)
     if not known:
         raise NothingSelected(f"no past audits are kept in {path}: pth-tracker nightly keeps them")
     if not project:

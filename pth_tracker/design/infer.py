@@ -13,7 +13,17 @@ from pth_tracker.design.labels import SeedLabel, argument_labels, read_labels
 from pth_tracker.design.schema import ArmSelector, Design
 from pth_tracker.model import DesignInForce
 from pth_tracker.runs import Run, RunState
-from pth_tracker.values import MISSING, REDACTED, Maybe, identity_text, is_secret, same_value, show_value, value_key
+from pth_tracker.values import (
+    MISSING,
+    REDACTED,
+    Maybe,
+    identity_text,
+    is_secret,
+    listed,
+    same_value,
+    show_value,
+    value_key,
+)
 from pth_tracker.vocabulary.canonicalise import Reading
 from pth_tracker.vocabulary.detect import find_keys
 from pth_tracker.vocabulary.load import Vocabulary
@@ -53,14 +63,12 @@ def infer(vocabulary: Vocabulary, runs: Sequence[Run], design: Design | None) ->
     placed = {key for keys in arms.values() for key in keys}
     in_none = [run.label for run in runs if run.key not in placed and not run.aside]
     if in_none:
-        notes.append(f"in no arm: {_listed(in_none)}")
+        notes.append(f"in no arm: {listed(in_none)}")
 
     undecided = "" if declared.arms else _undecided(arms, trained, readings, aside)
     baseline = declared.baseline
     if baseline and baseline not in arms:
-        raise declared.error(
-            f"the baseline {baseline!r} is none of the inferred arms {_listed(list(arms))}", "baseline"
-        )
+        raise declared.error(f"the baseline {baseline!r} is none of the inferred arms {listed(list(arms))}", "baseline")
     if not baseline and len(arms) > 1 and not undecided:
         baseline = _baseline(arms, readings)
         inferred.add("baseline")
@@ -169,7 +177,7 @@ def _declared_arms(design: Design, runs: Sequence[Run]) -> dict[str, list[str]]:
             arms[within[0]].append(run.key)
     empty = next((arm for arm, keys in arms.items() if not keys), None)
     if empty is not None:
-        names = _listed([run.label for run in runs])
+        names = listed([run.label for run in runs])
         raise design.error(f"no run is in the arm {empty!r}; the runs are {names}", "arms", empty)
     return arms
 
@@ -298,7 +306,7 @@ def _check_claims(design: Design, arms: Mapping[str, Sequence[str]]) -> None:
     for place, claim in enumerate(design.claims):
         unknown = next((arm for arm in claim.expect.named_arms if arm not in arms), None)
         if unknown is not None:
-            known = _listed(list(arms)) if arms else "none"
+            known = listed(list(arms)) if arms else "none"
             raise design.error(f"the arm {unknown!r} is none of the arms {known}", "claims", place, "expect")
 
 
@@ -362,7 +370,7 @@ def _metric(
         return "", True, "last"
     best = sorted(holders, key=lambda key: (-holders[key], preference[key], key))
     if len(best) > 1:
-        others = _listed(best[1:], 4)
+        others = listed(best[1:], 4)
         notes.append(f"the metric could also be {others}; --metric decides")
     return best[0], True, "last"
 
@@ -375,8 +383,3 @@ def _replicate(readings: Iterable[Reading], labels: Mapping[str, SeedLabel]) -> 
         elif reading.run.key in labels:
             found[SEED_IN_NAME] = None
     return tuple(found)
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -19,7 +19,7 @@ from pth_tracker.design.comparison import Comparison, Member
 from pth_tracker.design.infer import SEED_IN_NAME, selects, shown_setting, tells, treatments
 from pth_tracker.design.schema import ArmSelector
 from pth_tracker.runs import Run
-from pth_tracker.values import MISSING, Maybe, identity_text, is_secret, same_value
+from pth_tracker.values import MISSING, Maybe, identity_text, is_secret, listed, same_value
 
 LISTED: Final = 8
 """Names that a comment lists at most."""
@@ -79,7 +79,7 @@ def _heading(subject: str, command: str) -> list[str]:
 def _arms(comparison: Comparison) -> list[str]:
     arms = comparison.arms
     if comparison.undecided:
-        named = _listed([f"{arm} ({_counted(members)})" for arm, members in arms.items()])
+        named = listed([f"{arm} ({_counted(members)})" for arm, members in arms.items()])
         return [
             *_comment(f"arms: {comparison.undecided}."),
             *_comment(f"Equal settings would make these arms: {named}."),
@@ -100,7 +100,7 @@ def _arms(comparison: Comparison) -> list[str]:
     ]
     for arm, members in arms.items():
         own = apart[members[0].key]
-        lines += _comment(f"{_counted(members)}: {_listed([member.run.label for member in members])}", "  ")
+        lines += _comment(f"{_counted(members)}: {listed([member.run.label for member in members])}", "  ")
         others = [field for field in own if tells(field, [apart[m[0].key] for m in arms.values()])]
         if others:
             lines += _comment("; ".join(f"{key}: {shown_setting(key, own[key])}" for key in others[:LISTED]), "  ")
@@ -189,7 +189,7 @@ def _alternatives(comparison: Comparison) -> list[str]:
             or {frozenset(m.key for m in members) for members in found.values()} == inferred
         ):
             continue
-        named = _listed([f"{value} ({_counted(members)})" for value, members in found.items()])
+        named = listed([f"{value} ({_counted(members)})" for value, members in found.items()])
         lines += _comment(f"By {attribute} they would be: {named}.")
     return lines
 
@@ -216,7 +216,7 @@ def _baseline(comparison: Comparison) -> list[str]:
     centre = _centre(comparison)
     hint = f" From {centre} every other arm differs in one setting alone." if centre not in ("", baseline) else ""
     return [
-        *_comment(f"baseline: {why}; it could also be {_listed(others)}.{hint}"),
+        *_comment(f"baseline: {why}; it could also be {listed(others)}.{hint}"),
         *_entry("baseline", baseline),
     ]
 
@@ -232,7 +232,7 @@ def _vary(comparison: Comparison) -> list[str]:
         return [*_comment(f"{meaning}; any other difference is a warning."), *_entry("vary", sorted(keys))]
     lines = _comment(f"{meaning}; with it, any other difference is a warning. Say which of these are meant:")
     for arm, differing in _differences(comparison, base).items():
-        lines += _comment(f"{arm} differs from {base} in {_listed(differing, 20)}.") if differing else []
+        lines += _comment(f"{arm} differs from {base} in {listed(differing, 20)}.") if differing else []
     return [*lines, *_commented_out("vary", keys[:20] or ["some.key"])]
 
 
@@ -281,7 +281,7 @@ def _metric(comparison: Comparison) -> list[str]:
     for member in comparison.members:
         others |= dict.fromkeys(member.reading.raw_keys("eval_score"))
     others.pop(metric, None)
-    also = f" It could also be {_listed(list(others))}." if others else ""
+    also = f" It could also be {listed(list(others))}." if others else ""
     lines = _comment(
         f"metric: the score that is compared; at: last, best, or {{mean_over: 20}} for a mean over updates.{also}"
     )
@@ -356,8 +356,3 @@ def _printable(text: str) -> str:
 
 def _counted(members: Sequence[Member]) -> str:
     return f"{len(members)} run{'' if len(members) == 1 else 's'}"
-
-
-def _listed(names: Sequence[str], most: int = LISTED) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
